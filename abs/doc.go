@@ -1,0 +1,40 @@
+// Package abs is Asynchronous Barrier Snapshotting (Carbone et al. 2015, listings 1 and 2) as pure
+// state machines: the aligner of a task, the coordinator of a job, and the choice of what to restore.
+//
+// Nothing here has a clock, randomness, a goroutine, a context or I/O: an event goes in, a value
+// that says what to do comes out, and its field comments say what must be durable before what. Time
+// is a number that the caller passes in. Only the standard library is imported; a test enforces it.
+package abs
+
+import "fmt"
+
+// Epoch is the number of a barrier. It is a counter, never a clock; 0 is the initial state.
+type Epoch uint64
+
+// Generation is the number of a job's physical plan.
+type Generation uint32
+
+// Term is the number of a coordinator's lease. A higher one wins.
+type Term uint64
+
+// TaskID names a task within its job: "smooth@g1" for a task that is there once per agent,
+// "fleet/0" for one of several in parallel. It is the same in every generation.
+type TaskID string
+
+// ChannelID names a channel within its job, the same in every generation: "smooth@g1.out>fleet/0".
+type ChannelID string
+
+// Seq is the number of an item on its channel; the first is 1.
+type Seq uint64
+
+// Position is a place in an agent's input log; 0 is before the first entry.
+type Position uint64
+
+// Cut is what a part says of its channels at the barrier: the highest number sent on every output
+// and consumed on every input, the barrier included.
+type Cut struct {
+	Sent     map[ChannelID]Seq `json:"sent,omitempty"`
+	Consumed map[ChannelID]Seq `json:"consumed,omitempty"`
+}
+
+func (e Epoch) String() string { return fmt.Sprintf("epoch %d", uint64(e)) }
