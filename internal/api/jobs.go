@@ -1,0 +1,161 @@
+package api
+
+import "time"
+
+// JobSource is a job file to plan or apply.
+type JobSource struct {
+	// File is its name, for errors.
+	File string `json:"file"`
+	// YAML is the text of the job file.
+	YAML string `json:"yaml"`
+	// Modules has, for every operator named as a file in YAML, the path as written there and the
+	// module's digest ("sha256:…"); apply requires that the module was pushed.
+	Modules map[string]string `json:"modules,omitempty"`
+}
+
+// Plan is what applying a job file would run, and where.
+type Plan struct {
+	Job        string `json:"job"`
+	Generation uint32 `json:"generation"`
+	// Tasks have their place only.
+	Tasks    []PlannedTask `json:"tasks"`
+	Channels []string      `json:"channels"`
+	Warnings []string      `json:"warnings"`
+	// Promise is what the job as a whole guarantees, with the reason.
+	Promise string `json:"promise"`
+	// Text is the plan for people.
+	Text string `json:"text"`
+}
+
+// PlannedTask is one task of a plan: its place, and its chain from source to sinks.
+type PlannedTask struct {
+	ID    string   `json:"id"`
+	Agent string   `json:"agent"`
+	Chain []string `json:"chain"`
+}
+
+// Applied is a job that was created or updated. Checkpoint 0 is committed.
+type Applied struct {
+	Job        string   `json:"job"`
+	Generation uint32   `json:"generation"`
+	Created    bool     `json:"created"`
+	Unchanged  bool     `json:"unchanged"`
+	Warnings   []string `json:"warnings"`
+}
+
+// States of a job.
+const (
+	JobStarting = "starting" // applied; checkpoint 0 not committed yet
+	JobRunning  = "running"
+	JobStopping = "stopping" // draining
+	JobStopped  = "stopped"  // drained, final checkpoint kept
+	JobFailed   = "failed"
+)
+
+// JobSummary is one line of the listing of jobs.
+type JobSummary struct {
+	Name       string    `json:"name"`
+	State      string    `json:"state"`
+	Generation uint32    `json:"generation"`
+	Tasks      int       `json:"tasks"`
+	Running    int       `json:"running"` // tasks that run
+	Restarts   uint64    `json:"restarts"`
+	RecordsIn  uint64    `json:"records_in"`
+	RecordsOut uint64    `json:"records_out"`
+	Applied    time.Time `json:"applied"`
+	// LastCompleteEpoch and LastReplicatedEpoch are the job's newest checkpoints.
+	LastCompleteEpoch   uint64 `json:"last_complete_epoch"`
+	LastReplicatedEpoch uint64 `json:"last_replicated_epoch"`
+	DeadLetters         uint64 `json:"dead_letters"`
+	// Reason tells why, when State is "failed".
+	Reason string `json:"reason,omitempty"`
+}
+
+// Job is one job with its tasks and checkpoints.
+type Job struct {
+	JobSummary
+	Promise  string   `json:"promise"`
+	Warnings []string `json:"warnings"`
+	// Align, Freeze, Persist and Replicate are of the last complete checkpoint, the longest of its
+	// tasks each.
+	AlignMS     float64  `json:"align_ms"`
+	FreezeMS    float64  `json:"freeze_ms"`
+	PersistMS   float64  `json:"persist_ms"`
+	ReplicateMS float64  `json:"replicate_ms"`
+	Checkpoint  *Running `json:"checkpoint"` // the running one
+	TaskList    []Task   `json:"task_list"`
+	YAML        string   `json:"yaml"`
+}
+
+// Running is the checkpoint that is under way.
+type Running struct {
+	Epoch  uint64  `json:"epoch"`
+	Phase  string  `json:"phase"` // "align", "persist" or "replicate"
+	AgeMS  float64 `json:"age_ms"`
+	Acked  int     `json:"acked"`
+	Needed int     `json:"needed"`
+	// HeldUpBy names the tasks whose parts are missing.
+	HeldUpBy []string `json:"held_up_by"`
+}
+
+// States of a task.
+const (
+	TaskRestoring = "restoring" // reading its snapshot
+	TaskReplaying = "replaying" // following its log
+	TaskRunning   = "running"
+	TaskStalled   = "stalled"  // waits for credit, space or a full sink
+	TaskBackoff   = "back-off" // failed, waits for its restart
+	TaskStopped   = "stopped"
+	TaskUnknown   = "unknown" // its agent does not report
+)
+
+// Task is one task of a job.
+type Task struct {
+	ID         string `json:"id"`
+	Job        string `json:"job"`
+	Agent      string `json:"agent"`
+	State      string `json:"state"`
+	Restarts   uint64 `json:"restarts"`
+	Generation uint32 `json:"generation"`
+	// Epoch is the highest one that the task has finished.
+	Epoch      uint64 `json:"epoch"`
+	RecordsIn  uint64 `json:"records_in"`
+	RecordsOut uint64 `json:"records_out"`
+	// Lag is how many records are known to wait for this task.
+	Lag         uint64    `json:"lag"`
+	DeadLetters uint64    `json:"dead_letters"`
+	Recovery    *Recovery `json:"recovery"` // the last one; null if it never recovered
+	// Reason is the last error of a task that is not running.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Recovery is how a task came back.
+type Recovery struct {
+	Level string    `json:"level"` // "L0" to "L4": who else had to notice
+	At    time.Time `json:"at"`
+	// TookMS is from the start of the task to the end of its replay, so far if Done is false.
+	TookMS float64 `json:"took_ms"`
+	Done   bool    `json:"done"`
+	// Epoch is the one of the restored part.
+	Epoch           uint64 `json:"epoch"`
+	ReplayedEntries uint64 `json:"replayed_entries"`
+	// HeldBack counts items that were regenerated and not sent, since the receiver has them.
+	HeldBack uint64 `json:"held_back"`
+	// Compared and Differing count items that replay regenerated and whose checksum the receiver
+	// or the sink knew; Differing must be 0.
+	Compared  uint64 `json:"compared"`
+	Differing uint64 `json:"differing"`
+}
+
+// DeadLetter is a record that was given up.
+type DeadLetter struct {
+	Job    string    `json:"job"`
+	Task   string    `json:"task"`
+	Agent  string    `json:"agent"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+	Key    Bytes     `json:"key"`
+	TimeMS int64     `json:"time_ms"` // event time, milliseconds since 1970
+	Topic  string    `json:"topic,omitempty"`
+	Value  Bytes     `json:"value"`
+}

@@ -1,0 +1,187 @@
+// Package node assembles an agent: its stores, its connections, its tasks, and its part in the
+// control plane.
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Default listeners of an agent that runs the embedded server.
+const (
+	DefaultNATSListen = "127.0.0.1:4222"
+	DefaultMQTTListen = "127.0.0.1:1883"
+	DefaultHTTP       = "127.0.0.1:8080"
+	// Off as MQTTListen means no MQTT listener.
+	Off = "off"
+)
+
+// Credential is a user and a password; zero is none.
+type Credential struct {
+	User     string
+	Password string
+}
+
+// IsZero tells whether there is none.
+func (c Credential) IsZero() bool { return c == Credential{} }
+
+// String hides the password.
+func (c Credential) String() string { return c.User }
+
+// GoString hides the password.
+func (c Credential) GoString() string { return fmt.Sprintf("Credential{%q}", c.User) }
+
+// Auth is who may use an agent's listeners. Without a credential a listener asks for none, and is
+// refused anywhere but on a loopback address.
+type Auth struct {
+	// NATS is asked for by the embedded server, or given to the server of Options.NATS.
+	NATS Credential
+	MQTT Credential
+	HTTP Credential
+}
+
+// Options says how to run an agent.
+type Options struct {
+	// Data is the agent's directory, made if missing.
+	Data string
+	// Name is the agent's name. Empty: the one stored in Data, else the host's name.
+	Name   string
+	Labels map[string]string
+	// NATS is the URL of a NATS server with JetStream, perhaps several with commas between them.
+	// Empty: the embedded server.
+	NATS string
+	// NATSListen, MQTTListen and HTTP are HOST:PORT; port 0 picks a free one. Empty NATSListen and
+	// MQTTListen: the defaults, or none if NATS is set. Empty HTTP: the default.
+	NATSListen string
+	MQTTListen string // also Off
+	HTTP       string
+	Auth       Auth
+	// Version of the program, for others to see.
+	Version string
+}
+
+// Embedded tells whether the agent runs its own NATS server.
+func (o Options) Embedded() bool { return o.NATS == "" }
+
+// WithDefaults fills in the listeners that were left out.
+func (o Options) WithDefaults() Options {
+	if o.HTTP == "" {
+		o.HTTP = DefaultHTTP
+	}
+	if !o.Embedded() {
+		o.MQTTListen = Off
+		return o
+	}
+	if o.NATSListen == "" {
+		o.NATSListen = DefaultNATSListen
+	}
+	if o.MQTTListen == "" {
+		o.MQTTListen = DefaultMQTTListen
+	}
+	return o
+}
+
+// namePattern is what names of agents and labels may be: they become parts of paths, subjects and topics.
+var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
+
+// labelPattern is what values of labels may be; they become parts of topics.
+var labelPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+
+// Validate reports everything that is wrong with the options, before defaults are filled in. It
+// looks at nothing but the options themselves.
+func (o Options) Validate() error {
+	errs := []error{o.validateIdentity(), o.validateTopology()}
+	d := o.WithDefaults()
+	errs = append(errs, validateListen("--http", d.HTTP, "auth.http", d.Auth.HTTP))
+	if d.NATSListen != "" && d.Embedded() {
+		errs = append(errs, validateListen("--nats-listen", d.NATSListen, "auth.nats", d.Auth.NATS))
+	}
+	if d.MQTTListen != Off {
+		errs = append(errs, validateListen("--mqtt-listen", d.MQTTListen, "auth.mqtt", d.Auth.MQTT))
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) validateIdentity() error {
+	var errs []error
+	if o.Data == "" {
+		errs = append(errs, errors.New("--data is missing: name the agent's directory"))
+	}
+	if o.Name != "" && !namePattern.MatchString(o.Name) {
+		errs = append(errs, fmt.Errorf("--name %q: use up to 64 letters, digits, - and _, the first a letter or digit", o.Name))
+	}
+	for k, v := range o.Labels {
+		if !namePattern.MatchString(k) || !labelPattern.MatchString(v) {
+			errs = append(errs, fmt.Errorf("--label %s=%s: use up to 64 letters, digits, - and _ (in the value also .), the first a letter or digit", k, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) validateTopology() error {
+	if o.Embedded() {
+		return nil
+	}
+	var errs []error
+	for part := range strings.SplitSeq(o.NATS, ",") {
+		errs = append(errs, validateNATSURL(strings.TrimSpace(part)))
+	}
+	if o.NATSListen != "" {
+		errs = append(errs, errors.New("--nats-listen with --nats: an agent that uses another NATS server runs none itself; leave one of them out"))
+	}
+	if o.MQTTListen != "" && o.MQTTListen != Off {
+		errs = append(errs, errors.New("--mqtt-listen with --nats: the MQTT listener is part of the embedded server, which does not run; leave one of them out"))
+	}
+	if !o.Auth.MQTT.IsZero() {
+		errs = append(errs, errors.New("auth.mqtt with --nats: there is no MQTT listener to protect; a job's MQTT sources and sinks name their own user and password_file"))
+	}
+	return errors.Join(errs...)
+}
+
+// validateNATSURL never repeats the URL, which may hold a password.
+func validateNATSURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil {
+		return errors.New("--nats: not a URL; write nats://HOST:PORT, or nats://USER:PASSWORD@HOST:PORT with special characters percent-encoded")
+	}
+	switch u.Scheme {
+	case "nats", "tls", "ws", "wss":
+	default:
+		return fmt.Errorf("--nats: scheme %q is none of nats, tls, ws, wss; write nats://HOST:PORT", u.Scheme)
+	}
+	if u.Hostname() == "" {
+		return errors.New("--nats: no host in the URL; write nats://HOST:PORT")
+	}
+	return nil
+}
+
+func validateListen(flag, addr, key string, cred Credential) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%s %q: write HOST:PORT, for example 127.0.0.1:0", flag, addr)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return fmt.Errorf("%s %q: %q is not a port", flag, addr, port)
+	}
+	if (cred.User == "") != (cred.Password == "") {
+		return fmt.Errorf("%s: needs both a user and a password", key)
+	}
+	if loopback(host) || !cred.IsZero() {
+		return nil
+	}
+	return fmt.Errorf("%s %s listens wider than this machine and asks for no password: set %s (user, password_file) in the --config file, or listen on 127.0.0.1", flag, addr, key)
+}
+
+// loopback does not resolve names: what a name means may change after the check.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
