@@ -54,15 +54,16 @@ const (
 
 // JobSummary is one line of the listing of jobs.
 type JobSummary struct {
-	Name       string    `json:"name"`
-	State      string    `json:"state"`
-	Generation uint32    `json:"generation"`
-	Tasks      int       `json:"tasks"`
-	Running    int       `json:"running"` // tasks that run
-	Restarts   uint64    `json:"restarts"`
-	RecordsIn  uint64    `json:"records_in"`
-	RecordsOut uint64    `json:"records_out"`
-	Applied    time.Time `json:"applied"`
+	Name       string `json:"name"`
+	State      string `json:"state"`
+	Generation uint32 `json:"generation"`
+	TaskCount  int    `json:"task_count"`
+	// RunningTasks are those in state "running".
+	RunningTasks int       `json:"running_tasks"`
+	Restarts     uint64    `json:"restarts"`
+	RecordsIn    uint64    `json:"records_in"`
+	RecordsOut   uint64    `json:"records_out"`
+	Applied      time.Time `json:"applied"`
 	// LastCompleteEpoch and LastReplicatedEpoch are the job's newest checkpoints.
 	LastCompleteEpoch   uint64 `json:"last_complete_epoch"`
 	LastReplicatedEpoch uint64 `json:"last_replicated_epoch"`
@@ -76,15 +77,16 @@ type Job struct {
 	JobSummary
 	Promise  string   `json:"promise"`
 	Warnings []string `json:"warnings"`
-	// Align, Freeze, Persist and Replicate are of the last complete checkpoint, the longest of its
+	// AlignMS, FreezeMS, PersistMS and ReplicateMS are of the last complete checkpoint, the longest of its
 	// tasks each.
-	AlignMS     float64  `json:"align_ms"`
-	FreezeMS    float64  `json:"freeze_ms"`
-	PersistMS   float64  `json:"persist_ms"`
-	ReplicateMS float64  `json:"replicate_ms"`
-	Checkpoint  *Running `json:"checkpoint"` // the running one
-	TaskList    []Task   `json:"task_list"`
-	YAML        string   `json:"yaml"`
+	AlignMS     float64 `json:"align_ms"`
+	FreezeMS    float64 `json:"freeze_ms"`
+	PersistMS   float64 `json:"persist_ms"`
+	ReplicateMS float64 `json:"replicate_ms"`
+	// Running is the checkpoint under way; null between checkpoints.
+	Running *Running `json:"running_checkpoint"`
+	Tasks   []Task   `json:"tasks"`
+	YAML    string   `json:"yaml"`
 }
 
 // Running is the checkpoint that is under way.
