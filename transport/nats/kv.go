@@ -1,0 +1,228 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bucket is one of the control plane's key-value buckets.
+type Bucket string
+
+// Buckets of the control plane.
+const (
+	Agents      Bucket = "agents"
+	Jobs        Bucket = "jobs"
+	Checkpoints Bucket = "checkpoints"
+	Operators   Bucket = "operators"
+	Meta        Bucket = "meta" // the cluster's identity, leases
+)
+
+// Store is one of the object stores.
+type Store string
+
+// Object stores.
+const (
+	Modules   Store = "modules"
+	Snapshots Store = "snapshots"
+)
+
+var (
+	buckets = []Bucket{Agents, Jobs, Checkpoints, Operators, Meta}
+	stores  = []Store{Modules, Snapshots}
+)
+
+const (
+	// identityKey in Meta holds the cluster's identity.
+	identityKey = "identity"
+	// metaID in a stream's metadata is random and tells it from a later one of the same name.
+	metaID = "weir-id"
+	// markerTTL is how long the mark that a key was deleted is kept, without which deleted keys
+	// would add up for ever. A watch that was cut off for half of it ends with [ErrLost].
+	markerTTL = 24 * time.Hour
+	// kvHistory is how many revisions of a key are kept.
+	kvHistory = 1
+)
+
+// Entry is a key's value. Revisions of a bucket grow and are never used twice while it lives.
+type Entry struct {
+	Key      string
+	Value    []byte
+	Revision uint64
+}
+
+// KV is one key-value bucket. Keys are made by [Key]. Every call ends after a few seconds at most,
+// even if its context does not.
+type KV struct {
+	conn   *Conn
+	bucket Bucket
+
+	mu     sync.Mutex
+	handle jetstream.KeyValue // nil: to be opened
+}
+
+// KV returns a bucket, without asking the server whether it is there: see [Conn.Ensure].
+func (c *Conn) KV(b Bucket) *KV { return &KV{conn: c, bucket: b} }
+
+func (c *Conn) bucketName(name string) string { return c.names.prefix + "-" + name }
+
+// Cluster is what [Conn.Ensure] found.
+type Cluster struct {
+	// ID is random and made once; another one says that the whole control plane is another one.
+	ID string
+	// Created lists the buckets and object stores that were missing. If the identity is known and
+	// this is not empty, the server has lost them.
+	Created []string
+}
+
+// Ensure creates the buckets and object stores that are missing and returns the cluster's identity.
+func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
+	var cl Cluster
+	for _, b := range buckets {
+		made, err := c.ensureBucket(ctx, b)
+		if err != nil {
+			return cl, fmt.Errorf("bucket %s: %w", c.bucketName(string(b)), translate(err))
+		}
+		if made {
+			cl.Created = append(cl.Created, string(b))
+		}
+	}
+	for _, s := range stores {
+		made, err := c.ensureStore(ctx, s)
+		if err != nil {
+			return cl, fmt.Errorf("object store %s: %w", c.bucketName(string(s)), translate(err))
+		}
+		if made {
+			cl.Created = append(cl.Created, string(s))
+		}
+	}
+	id, err := c.identity(ctx)
+	cl.ID = id
+	return cl, err
+}
+
+func (c *Conn) ensureBucket(ctx context.Context, b Bucket) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	name := c.bucketName(string(b))
+	_, err := c.control.js.KeyValue(ctx, name)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return false, err
+	}
+	_, err = c.control.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: name, History: kvHistory, Storage: jetstream.FileStorage, LimitMarkerTTL: markerTTL,
+		Metadata: map[string]string{metaID: rand.Text()},
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		return false, nil // another agent was faster
+	}
+	return err == nil, err
+}
+
+func (c *Conn) identity(ctx context.Context) (string, error) {
+	kv := c.KV(Meta)
+	_, err := kv.Create(ctx, identityKey, []byte(rand.Text()))
+	if err != nil && !errors.Is(err, ErrConflict) {
+		return "", err
+	}
+	e, err := kv.Get(ctx, identityKey)
+	return string(e.Value), err
+}
+
+// do runs one operation within its time limit. The library's handle is kept until an operation finds
+// the server or the bucket away; the next one then learns which.
+func (kv *KV) do(ctx context.Context, what, key string, f func(context.Context, jetstream.KeyValue) error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	h, err := kv.open(ctx)
+	if err == nil {
+		err = f(ctx, h)
+	}
+	if err = translate(err); err == nil {
+		return nil
+	}
+	if errors.Is(err, ErrUnavailable) {
+		kv.mu.Lock()
+		kv.handle = nil
+		kv.mu.Unlock()
+	}
+	return fmt.Errorf("%s %s in bucket %s: %w", what, key, kv.name(), err)
+}
+
+func (kv *KV) open(ctx context.Context) (jetstream.KeyValue, error) {
+	kv.mu.Lock()
+	h := kv.handle
+	kv.mu.Unlock()
+	if h != nil {
+		return h, nil
+	}
+	h, err := kv.conn.control.js.KeyValue(ctx, kv.name())
+	if err != nil {
+		return nil, err
+	}
+	kv.mu.Lock()
+	kv.handle = h
+	kv.mu.Unlock()
+	return h, nil
+}
+
+func (kv *KV) name() string { return kv.conn.bucketName(string(kv.bucket)) }
+
+// Get returns a key's value; [ErrNotFound] if it has none.
+func (kv *KV) Get(ctx context.Context, key string) (Entry, error) {
+	var e Entry
+	err := kv.do(ctx, "get", key, func(ctx context.Context, h jetstream.KeyValue) error {
+		v, err := h.Get(ctx, key)
+		if err == nil {
+			e = Entry{Key: key, Value: v.Value(), Revision: v.Revision()}
+		}
+		return err
+	})
+	return e, err
+}
+
+// Create stores the value of a key that has none and returns its revision; else [ErrConflict].
+func (kv *KV) Create(ctx context.Context, key string, value []byte) (rev uint64, err error) {
+	err = kv.do(ctx, "create", key, func(ctx context.Context, h jetstream.KeyValue) (err error) {
+		rev, err = h.Create(ctx, key, value)
+		return err
+	})
+	return rev, err
+}
+
+// Update replaces the value of a key that has this revision and returns the new one; else [ErrConflict].
+func (kv *KV) Update(ctx context.Context, key string, value []byte, rev uint64) (next uint64, err error) {
+	err = kv.do(ctx, "update", key, func(ctx context.Context, h jetstream.KeyValue) (err error) {
+		next, err = h.Update(ctx, key, value, rev)
+		return err
+	})
+	return next, err
+}
+
+// Put stores a key's value whatever it was and returns its revision.
+func (kv *KV) Put(ctx context.Context, key string, value []byte) (rev uint64, err error) {
+	err = kv.do(ctx, "put", key, func(ctx context.Context, h jetstream.KeyValue) (err error) {
+		rev, err = h.Put(ctx, key, value)
+		return err
+	})
+	return rev, err
+}
+
+// Delete removes a key; it is no error if it has no value.
+func (kv *KV) Delete(ctx context.Context, key string) error {
+	return kv.do(ctx, "delete", key, func(ctx context.Context, h jetstream.KeyValue) error {
+		return h.Purge(ctx, key, jetstream.PurgeTTL(markerTTL))
+	})
+}
+
+// DeleteRevision removes a key that has this revision; else [ErrConflict].
+func (kv *KV) DeleteRevision(ctx context.Context, key string, rev uint64) error {
+	return kv.do(ctx, "delete", key, func(ctx context.Context, h jetstream.KeyValue) error {
+		return h.Purge(ctx, key, jetstream.PurgeTTL(markerTTL), jetstream.LastRevision(rev))
+	})
+}

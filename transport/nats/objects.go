@@ -1,0 +1,296 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Limits of objects.
+const (
+	// chunkSize is how much of an object goes into one message, in bytes: every chunk is fsynced, so
+	// larger than the library's 128 KiB, and well below MaxMessage.
+	chunkSize = 256 << 10
+	// listPatience bounds a listing, which takes a message per object.
+	listPatience = 30 * time.Second
+)
+
+// Object describes an object of a store.
+type Object struct {
+	Name   string
+	Size   int64  // bytes
+	Digest string // "SHA-256=" and the base64 of the URL alphabet
+}
+
+// Objects is one object store. A name is used once and never again: storing an object under a name
+// that is taken fails with [ErrConflict], and a deleted name is not to be reused, since a Put that
+// is cut off can damage what it replaces.
+type Objects struct {
+	conn  *Conn
+	store Store
+}
+
+// Objects returns an object store, without asking the server whether it is there.
+func (c *Conn) Objects(s Store) *Objects { return &Objects{conn: c, store: s} }
+
+func (o *Objects) name() string { return o.conn.bucketName(string(o.store)) }
+
+func (c *Conn) ensureStore(ctx context.Context, s Store) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	name := c.bucketName(string(s))
+	_, err := c.control.js.ObjectStore(ctx, name)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return false, err
+	}
+	_, err = c.control.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+		Bucket: name, Storage: jetstream.FileStorage, Metadata: map[string]string{metaID: rand.Text()},
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (o *Objects) fail(what, name string, err error) error {
+	return fmt.Errorf("%s object %s in store %s: %w", what, name, o.name(), translate(err))
+}
+
+// Put stores what r yields until its end. The object is there, whole and fsynced, once Put has
+// returned nil; one that was cut off never shows, and [Objects.Clean] removes its remains. ctx bounds
+// the whole call; without a deadline each message has a few seconds.
+func (o *Objects) Put(ctx context.Context, name string, r io.Reader) (Object, error) {
+	h, err := o.conn.control.js.ObjectStore(ctx, o.name())
+	if err != nil {
+		return Object{}, o.fail("put", name, err)
+	}
+	if _, err = h.GetInfo(ctx, name); err == nil {
+		return Object{}, o.fail("put", name, fmt.Errorf("%w: the name is taken", ErrConflict))
+	}
+	if !errors.Is(err, jetstream.ErrObjectNotFound) {
+		return Object{}, o.fail("put", name, err)
+	}
+	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}}
+	info, err := h.Put(ctx, meta, r)
+	if err != nil {
+		return Object{}, o.fail("put", name, err)
+	}
+	return objectOf(info), nil
+}
+
+// Has returns the description of an object; [ErrNotFound] if it is not there whole.
+func (o *Objects) Has(ctx context.Context, name string) (Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, info, err := o.info(ctx, name)
+	if err != nil {
+		return Object{}, o.fail("look up", name, err)
+	}
+	return objectOf(info), nil
+}
+
+func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectStore, *jetstream.ObjectInfo, error) {
+	h, err := o.conn.control.js.ObjectStore(ctx, o.name())
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := h.GetInfo(ctx, name)
+	return h, info, err
+}
+
+func objectOf(i *jetstream.ObjectInfo) Object {
+	return Object{Name: i.Name, Size: int64(i.Size), Digest: i.Digest}
+}
+
+// Delete removes an object; it is no error if it is not there.
+func (o *Objects) Delete(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	h, _, err := o.info(ctx, name)
+	if err == nil {
+		err = h.Delete(ctx, name)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+		return o.fail("delete", name, err)
+	}
+	return nil
+}
+
+// List returns the store's objects, in the order in which they were stored.
+func (o *Objects) List(ctx context.Context) ([]Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	infos, err := o.list(ctx)
+	if err != nil {
+		return nil, o.fail("list", "*", err)
+	}
+	objects := make([]Object, len(infos))
+	for i, info := range infos {
+		objects[i] = objectOf(info)
+	}
+	return objects, nil
+}
+
+func (o *Objects) list(ctx context.Context) ([]*jetstream.ObjectInfo, error) {
+	h, err := o.conn.control.js.ObjectStore(ctx, o.name())
+	if err != nil {
+		return nil, err
+	}
+	infos, err := h.List(ctx)
+	if errors.Is(err, jetstream.ErrNoObjectsFound) {
+		return nil, nil
+	}
+	return infos, err
+}
+
+// Get returns an object's bytes. The last Read fails if they are not those that were stored, so
+// nothing may be made of them before it has returned io.EOF. The reader asks for chunk after chunk,
+// each within a few seconds: it cannot hang, whatever becomes of the store.
+func (o *Objects) Get(ctx context.Context, name string) (io.ReadCloser, error) {
+	st, err := o.conn.control.js.Stream(ctx, "OBJ_"+o.name())
+	if err != nil {
+		return nil, o.fail("get", name, err)
+	}
+	infoCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, info, err := o.info(infoCtx, name)
+	if err != nil {
+		return nil, o.fail("get", name, err)
+	}
+	want, err := digestOf(info.Digest)
+	if err != nil {
+		return nil, o.fail("get", name, err)
+	}
+	return &objectReader{
+		ctx: ctx, objects: o, name: name, stream: st, want: want, sum: sha256.New(),
+		subject: "$O." + o.name() + ".C." + info.NUID, next: 1, left: int64(info.Size),
+	}, nil
+}
+
+// digestOf decodes "SHA-256=" and base64.
+func digestOf(s string) ([]byte, error) {
+	b64, ok := strings.CutPrefix(s, "SHA-256=")
+	sum, err := base64.URLEncoding.DecodeString(b64)
+	if !ok || err != nil || len(sum) != sha256.Size {
+		return nil, fmt.Errorf("object's digest %q is not one of SHA-256", s)
+	}
+	return sum, nil
+}
+
+// objectReader reads an object chunk by chunk.
+type objectReader struct {
+	ctx     context.Context // of the Get that made it
+	objects *Objects
+	name    string
+	stream  jetstream.Stream
+	subject string
+	next    uint64 // stream sequence at or after which the next chunk is
+	left    int64  // bytes not yet fetched
+	chunk   []byte // fetched, not yet read
+	sum     hash.Hash
+	want    []byte
+	err     error // of the end
+}
+
+func (r *objectReader) Read(p []byte) (int, error) {
+	for len(r.chunk) == 0 {
+		if r.err == nil {
+			r.err = r.fetch()
+		}
+		if r.err != nil {
+			return 0, r.err
+		}
+	}
+	n := copy(p, r.chunk)
+	r.chunk = r.chunk[n:]
+	return n, nil
+}
+
+// fetch gets the next chunk; io.EOF after the last one if the digest is right.
+func (r *objectReader) fetch() error {
+	if r.left == 0 {
+		if string(r.sum.Sum(nil)) != string(r.want) {
+			return r.objects.fail("get", r.name, errors.New("the bytes do not match the digest; the object is damaged"))
+		}
+		return io.EOF
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, requestTimeout)
+	defer cancel()
+	m, err := r.stream.GetMsg(ctx, r.next, jetstream.WithGetMsgSubject(r.subject))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		err = fmt.Errorf("%d bytes are missing at the end: %w", r.left, err)
+	}
+	if err != nil {
+		return r.objects.fail("get", r.name, err)
+	}
+	if int64(len(m.Data)) > r.left {
+		return r.objects.fail("get", r.name, errors.New("longer than it says; the object is damaged"))
+	}
+	r.chunk, r.next = m.Data, m.Sequence+1
+	r.left -= int64(len(m.Data))
+	r.sum.Write(m.Data)
+	return nil
+}
+
+// Close ends the reading.
+func (r *objectReader) Close() error {
+	r.chunk, r.err = nil, ErrClosed
+	return nil
+}
+
+// Clean removes what Puts that were cut off have left, if nothing was added to it for at least
+// unused, and returns how many there were. One that is still under way must not be caught: choose
+// unused far above the time between two chunks, minutes.
+func (o *Objects) Clean(ctx context.Context, unused time.Duration) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	st, err := o.conn.control.js.Stream(ctx, "OBJ_"+o.name())
+	if err != nil {
+		return 0, o.fail("clean", "*", err)
+	}
+	prefix := "$O." + o.name() + ".C."
+	info, err := st.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	if err != nil {
+		return 0, o.fail("clean", "*", err)
+	}
+	// Listed after the chunks: an object that was completed in between is found here.
+	infos, err := o.list(ctx)
+	if err != nil {
+		return 0, o.fail("clean", "*", err)
+	}
+	for _, i := range infos {
+		delete(info.State.Subjects, prefix+i.NUID)
+	}
+	removed := 0
+	for subject := range info.State.Subjects {
+		ok, err := cleanOne(ctx, st, subject, info.TimeStamp.Add(-unused))
+		if err != nil {
+			return removed, o.fail("clean", subject, err)
+		}
+		if ok {
+			removed++
+		}
+	}
+	return removed, nil
+}
+
+// cleanOne purges the subject's chunks if the last is older than the server's time before.
+func cleanOne(ctx context.Context, st jetstream.Stream, subject string, before time.Time) (bool, error) {
+	last, err := st.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil || last.Time.After(before) {
+		return false, err
+	}
+	return true, st.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(last.Sequence+1))
+}
