@@ -1,0 +1,140 @@
+package wasmops
+
+import (
+	"strings"
+
+	"github.com/tetratelabs/wazero/api"
+)
+
+// The guest ABI, version 1. This file names everything that stands between a module and the host.
+// All integers are those of WebAssembly; pointers and lengths are i32, unsigned, in bytes.
+//
+// # What a module exports
+//
+//	memory                                   its only linear memory
+//	_initialize ()                           optional; called once on a fresh instance (WASI reactor)
+//	weir_abi_v1 ()                           says which ABI the module speaks; never called
+//	weir_alloc  (size) -> ptr                a buffer of size bytes into which the host writes batches.
+//	                                         The host asks again only when it needs a larger one; the
+//	                                         former buffer is then free. 0 means out of memory.
+//	weir_init   () -> status                 called once on a fresh instance, after _initialize: reads the
+//	                                         configuration and opens the outputs
+//	weir_process (input, ptr, len, count) -> status
+//	                                         one batch: count records in len bytes at ptr
+//
+// A status other than 0 is a failure; its reason is what the module gave to fail. After a failure or
+// a trap the instance is discarded. Exports of other names are ignored. Names that begin with
+// weir_g or are weir_start are reserved for the prepared module.
+//
+// A batch is a sequence of records, little-endian, one after the other:
+//
+//	offset size field
+//	     0    4 size: bytes that follow this field
+//	     4    8 event time, milliseconds since 1970
+//	    12    2 key length
+//	    14    2 length of the headers
+//	    16      key, headers, value
+//
+// Headers are a sequence of: name length (1 byte), value length (2 bytes), name, value.
+//
+// # What a module imports from "weir"
+//
+//	emit (output, ptr, len, count)           hands over count records in len bytes, same encoding. The
+//	                                         buffer is read when weir_process has returned 0 and must
+//	                                         stay as it is until then.
+//	output_open (name, name_len) -> i32      index of an output, or -1 if the job does not use it; only
+//	                                         during weir_init. The main output is called "out".
+//	config_get (key, key_len, out, cap) -> i32
+//	                                         length of a configuration value, or -1 if it is not set; the
+//	                                         value is written only if it fits into cap bytes
+//	state_get (key, key_len, out, cap) -> i32
+//	                                         the same for keyed state
+//	state_put (key, key_len, value, value_len)
+//	state_delete (key, key_len) -> i32       1 if the key was there
+//	state_scan (prefix, prefix_len, after, after_len, out, cap) -> i32
+//	                                         writes the entries whose keys begin with prefix and come after
+//	                                         the key after (after_len 0: from the first one) in byte order,
+//	                                         as many whole ones as fit: key length (4), value length (4),
+//	                                         key, value. Returns the bytes written, 0 when there are no
+//	                                         more, or -n if the next entry alone needs n bytes.
+//	log (level, ptr, len)                    level 0 debug, 1 info, 2 warn, 3 error; rate-limited
+//	counter_add (name, name_len, delta i64)  adds to a counter of the operator
+//	clock_ms () -> i64                       milliseconds since 1970: the stamp of the log entry whose
+//	                                         records are processed; never goes back; 0 before the first
+//	fail (ptr, len)                          gives the reason for the status that follows
+//
+// # WASI preview 1
+//
+// All functions of wasi_snapshot_preview1 may be imported. There are no arguments, no environment
+// and no files; descriptor 0 is at its end, what is written to 1 and 2 goes to the log. Clocks show
+// the time of clock_ms; each reading moves them on by a microsecond, and sleeping moves them on by the
+// time asked for and returns at once, so that a guest that waits for time to pass is not stuck. Random
+// numbers come from a generator seeded by job, task and operator. The host keeps no descriptors: a
+// snapshot could not hold them.
+
+// Names of the modules that a guest imports from.
+const (
+	ImportModule = "weir"
+	WASIModule   = "wasi_snapshot_preview1"
+)
+
+// Names of the exports of ABI version 1.
+const (
+	exportMemory     = "memory"
+	exportInitialize = "_initialize"
+	exportMarker     = "weir_abi_v1"
+	exportAlloc      = "weir_alloc"
+	exportInit       = "weir_init"
+	exportProcess    = "weir_process"
+)
+
+// Names that [Prepare] adds to a module.
+const (
+	reservedGlobal = "weir_g" // followed by the global's index
+	reservedStart  = "weir_start"
+)
+
+const (
+	i32 = api.ValueTypeI32
+	i64 = api.ValueTypeI64
+)
+
+// signature is the type of a function.
+type signature struct {
+	params, results []api.ValueType
+}
+
+func sig(params []api.ValueType, results ...api.ValueType) signature {
+	return signature{params: params, results: results}
+}
+
+func args(types ...api.ValueType) []api.ValueType { return types }
+
+func (s signature) equal(t signature) bool {
+	return string(s.params) == string(t.params) && string(s.results) == string(t.results)
+}
+
+func (s signature) String() string {
+	return "(" + typeNames(s.params) + ") -> (" + typeNames(s.results) + ")"
+}
+
+func typeNames(types []api.ValueType) string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = api.ValueTypeName(t)
+	}
+	return strings.Join(names, ", ")
+}
+
+// guestExports are the functions that a module must export, except those marked optional.
+var guestExports = []struct {
+	name     string
+	sig      signature
+	optional bool
+}{
+	{exportInitialize, sig(nil), true},
+	{exportMarker, sig(nil), false},
+	{exportAlloc, sig(args(i32), i32), false},
+	{exportInit, sig(nil, i32), false},
+	{exportProcess, sig(args(i32, i32, i32, i32), i32), false},
+}

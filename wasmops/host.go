@@ -1,0 +1,263 @@
+package wasmops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/weir-stream/weir/dataflow"
+)
+
+// Modules is where a host finds modules.
+type Modules interface {
+	// Open returns the bytes of the module of that digest (see [Digest]).
+	Open(digest string) ([]byte, error)
+}
+
+// LogLevel is the level of a guest's log line.
+type LogLevel uint8
+
+// Levels of log lines.
+const (
+	LogDebug LogLevel = iota
+	LogInfo
+	LogWarn
+	LogError
+)
+
+func (l LogLevel) String() string {
+	return [...]string{"debug", "info", "warn", "error"}[min(l, LogError)]
+}
+
+// Observer is told what guests say. Its methods are called by the goroutines that run the instances,
+// within a call, and must not block. What is replayed is said again.
+type Observer interface {
+	// Log is called for each line within the instance's rate.
+	Log(task, operator string, level LogLevel, text string)
+	// LogDropped counts lines beyond the rate.
+	LogDropped(task, operator string, lines int)
+	// Count adds to a counter that the guest names.
+	Count(task, operator, counter string, delta int64)
+}
+
+// Options of a host. Zero values mean the defaults.
+type Options struct {
+	Modules     Modules
+	Observer    Observer // may be nil
+	CacheDir    string   // for compiled modules; empty: none. Nothing else may write there.
+	ModuleLimit int      // bytes, default [DefaultModuleLimit]
+	MemoryLimit int64    // bytes per instance, default [DefaultMemoryLimit]
+	OutputLimit int64    // bytes per batch, default [DefaultOutputLimit]
+	KeyedLimit  int64    // bytes per instance, default [DefaultKeyedLimit]
+	Interpreter bool     // never compile to machine code; implied where the compiler is not supported
+}
+
+func (o Options) withDefaults() (Options, error) {
+	o.ModuleLimit = orDefault(o.ModuleLimit, DefaultModuleLimit)
+	o.MemoryLimit = orDefault(o.MemoryLimit, DefaultMemoryLimit)
+	o.OutputLimit = orDefault(o.OutputLimit, DefaultOutputLimit)
+	o.KeyedLimit = orDefault(o.KeyedLimit, DefaultKeyedLimit)
+	if o.MemoryLimit < wasmPage || o.MemoryLimit > 4<<30 {
+		return o, fmt.Errorf("memory limit of %d bytes is not between 64 KiB and 4 GiB", o.MemoryLimit)
+	}
+	if o.Observer == nil {
+		o.Observer = silent{}
+	}
+	return o, nil
+}
+
+func orDefault[T int | int64](v, fallback T) T {
+	if v == 0 {
+		return fallback
+	}
+	return v
+}
+
+type silent struct{}
+
+func (silent) Log(string, string, LogLevel, string) {}
+func (silent) LogDropped(string, string, int)       {}
+func (silent) Count(string, string, string, int64)  {}
+
+// Host makes instances of modules. Each module is compiled once and shared by its instances.
+type Host struct {
+	opt   Options
+	rt    wazero.Runtime
+	cache *diskCache // nil: none
+
+	mu      sync.Mutex // guards modules and idle, and is held while a module is compiled
+	modules map[string]*loaded
+	idle    []string // digests of modules without an instance, longest idle first
+}
+
+// loaded is a compiled module.
+type loaded struct {
+	module   *Module
+	compiled wazero.CompiledModule
+	uses     int
+}
+
+var _ dataflow.Operators = (*Host)(nil)
+
+// NewHost makes a host. The context is used while it is made.
+func NewHost(ctx context.Context, opt Options) (*Host, error) {
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("operator host: %w", err)
+	}
+	config := wazero.NewRuntimeConfig() // the compiler where there is one for this machine
+	if opt.Interpreter {
+		config = wazero.NewRuntimeConfigInterpreter()
+	}
+	config = config.WithCoreFeatures(api.CoreFeaturesV2).
+		WithMemoryLimitPages(uint32(opt.MemoryLimit / wasmPage)).
+		WithDebugInfoEnabled(false)
+	h := &Host{opt: opt, modules: map[string]*loaded{}}
+	if opt.CacheDir != "" {
+		if h.cache, err = openDiskCache(opt.CacheDir); err != nil {
+			return nil, fmt.Errorf("operator host: cache of compiled modules: %w", err)
+		}
+		config = config.WithCompilationCache(h.cache.wazero)
+	}
+	h.rt = wazero.NewRuntimeWithConfig(ctx, config)
+	if err := defineImports(ctx, h.rt); err != nil {
+		return nil, errors.Join(err, h.Close(ctx))
+	}
+	return h, nil
+}
+
+// Close frees the compiled modules. All instances must have been closed.
+func (h *Host) Close(ctx context.Context) error {
+	err := h.rt.Close(ctx)
+	if h.cache != nil {
+		err = errors.Join(err, h.cache.wazero.Close(ctx))
+	}
+	return err
+}
+
+// Check prepares and compiles a module without making an instance: what [Host.New] would refuse is
+// refused here. It takes seconds for a large module that is not in the cache.
+func (h *Host) Check(ctx context.Context, wasm []byte) (*Module, error) {
+	m, err := prepare(wasm, h.opt.ModuleLimit, h.opt.MemoryLimit)
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := h.compile(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return m, compiled.Close(ctx)
+}
+
+func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
+	compiled, err := h.rt.CompileModule(ctx, m.code)
+	if err != nil {
+		return nil, fmt.Errorf("module %s is not valid: %w", m.Digest, err)
+	}
+	if h.cache == nil {
+		return compiled, nil
+	}
+	if err := h.cache.record(); err != nil {
+		return nil, errors.Join(fmt.Errorf("cache of compiled modules: %w", err), compiled.Close(ctx))
+	}
+	return compiled, nil
+}
+
+// acquire returns the compiled module of a digest; release gives it back.
+func (h *Host) acquire(ctx context.Context, digest string) (*loaded, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.modules[digest]
+	if l == nil {
+		var err error
+		if l, err = h.load(ctx, digest); err != nil {
+			return nil, err
+		}
+		h.modules[digest] = l
+	}
+	l.uses++
+	h.idle = slices.DeleteFunc(h.idle, func(d string) bool { return d == digest })
+	return l, nil
+}
+
+func (h *Host) load(ctx context.Context, digest string) (*loaded, error) {
+	wasm, err := h.opt.Modules.Open(digest)
+	if err != nil {
+		return nil, fmt.Errorf("open module %s: %w", digest, err)
+	}
+	m, err := prepare(wasm, h.opt.ModuleLimit, h.opt.MemoryLimit)
+	if err != nil {
+		return nil, fmt.Errorf("module %s: %w", digest, err)
+	}
+	if m.Digest != digest {
+		return nil, fmt.Errorf("module %s: its bytes have the digest %s: the stored copy is damaged", digest, m.Digest)
+	}
+	compiled, err := h.compile(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return &loaded{module: m, compiled: compiled}, nil
+}
+
+func (h *Host) release(ctx context.Context, l *loaded) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.uses--; l.uses > 0 {
+		return nil
+	}
+	h.idle = append(h.idle, l.module.Digest)
+	if len(h.idle) <= maxIdleModules {
+		return nil
+	}
+	oldest := h.idle[0]
+	h.idle = h.idle[1:]
+	compiled := h.modules[oldest].compiled
+	delete(h.modules, oldest)
+	return compiled.Close(ctx)
+}
+
+// New makes an instance of an operator: a fresh one, or one that goes on from state. A failure of
+// the module's own code is a [dataflow.GuestError].
+func (h *Host) New(ctx context.Context, spec dataflow.OperatorSpec, state dataflow.StateReader) (dataflow.Operator, error) {
+	in, err := h.newInstance(ctx, spec, state)
+	if err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, state dataflow.StateReader) (*Instance, error) {
+	l, err := h.acquire(ctx, spec.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("operator %s: %w", spec.Name, err)
+	}
+	in := &Instance{
+		host: h, loaded: l, spec: spec, keyed: newKeyedState(),
+		random: newRandom(spec.Task, spec.Name), counters: map[string]struct{}{}, logTokens: logBurst,
+	}
+	// The context carries the instance to its imports; a call has no other way to name it.
+	in.ctx = context.WithValue(context.WithoutCancel(ctx), instanceKey{}, in)
+	if err := in.instantiate(); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	if state == nil {
+		err = in.initialize()
+	} else {
+		err = in.restore(state)
+	}
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return in, nil
+}
+
+// Compiles says whether modules are compiled to machine code on this machine, rather than interpreted.
+func (h *Host) Compiles() bool {
+	return !h.opt.Interpreter && (runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64")
+}

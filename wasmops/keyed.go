@@ -1,0 +1,172 @@
+package wasmops
+
+import (
+	"encoding/binary"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// keyedState is the keyed state of one instance: a map with its keys in order, and what changed
+// since it was last frozen.
+type keyedState struct {
+	values  map[string][]byte
+	order   keyOrder
+	changed map[string]struct{}
+	bytes   int64 // of keys and values
+}
+
+func newKeyedState() *keyedState {
+	return &keyedState{values: map[string][]byte{}, changed: map[string]struct{}{}}
+}
+
+// put stores a copy of value. It returns false, and stores nothing, if that would exceed limit bytes.
+func (k *keyedState) put(key, value []byte, limit int64) bool {
+	old, there := k.values[string(key)]
+	grow := int64(len(value) - len(old))
+	if !there {
+		grow += int64(len(key))
+	}
+	if k.bytes+grow > limit {
+		return false
+	}
+	k.bytes += grow
+	name := string(key)
+	if !there {
+		k.order.insert(name)
+	}
+	k.values[name] = append([]byte{}, value...)
+	k.changed[name] = struct{}{}
+	return true
+}
+
+func (k *keyedState) remove(key []byte) bool {
+	name := string(key)
+	value, there := k.values[name]
+	if !there {
+		return false
+	}
+	k.bytes -= int64(len(name) + len(value))
+	delete(k.values, name)
+	k.order.remove(name)
+	k.changed[name] = struct{}{}
+	return true
+}
+
+// scan appends the entries whose keys begin with prefix and come after the key after (if not empty),
+// as many whole ones as fit into room bytes. need is the size of the first that does not fit, if none did.
+func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byte, need int) {
+	from, skip := prefix, false
+	if after != "" && after >= prefix {
+		from, skip = after, true
+	}
+	k.order.from(from, func(key string) bool {
+		if skip && key == after {
+			return true
+		}
+		if !strings.HasPrefix(key, prefix) {
+			return false
+		}
+		value := k.values[key]
+		if size := 8 + len(key) + len(value); len(dst)+size > room {
+			if len(dst) == 0 {
+				need = size
+			}
+			return false
+		}
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(key)))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(value)))
+		dst = append(append(dst, key...), value...)
+		return true
+	})
+	return dst, need
+}
+
+// freeze visits, in key order, the keys that changed since the last freeze, or all keys. A nil value
+// says that the key is gone; values belong to the visitor.
+func (k *keyedState) freeze(full bool, visit func(key string, value []byte)) {
+	if full {
+		k.order.from("", func(key string) bool {
+			visit(key, append([]byte{}, k.values[key]...))
+			return true
+		})
+	} else {
+		keys := make([]string, 0, len(k.changed))
+		for key := range k.changed {
+			keys = append(keys, key)
+		}
+		slices.Sort(keys)
+		for _, key := range keys {
+			value, there := k.values[key]
+			if there {
+				value = append([]byte{}, value...)
+			}
+			visit(key, value)
+		}
+	}
+	clear(k.changed)
+}
+
+// keyOrder holds keys in byte order, in chunks, so that an insertion moves few of them.
+type keyOrder struct {
+	chunks [][]string // none empty
+}
+
+// maxChunk is the size at which a chunk is split: moving half of it costs about a microsecond.
+const maxChunk = 512
+
+// find returns the chunk that holds key or would take it.
+func (o *keyOrder) find(key string) int {
+	i := sort.Search(len(o.chunks), func(i int) bool { return o.chunks[i][0] > key })
+	return max(i-1, 0)
+}
+
+func (o *keyOrder) insert(key string) {
+	if len(o.chunks) == 0 {
+		o.chunks = append(o.chunks, []string{key})
+		return
+	}
+	i := o.find(key)
+	at, there := slices.BinarySearch(o.chunks[i], key)
+	if there {
+		return
+	}
+	o.chunks[i] = slices.Insert(o.chunks[i], at, key)
+	if c := o.chunks[i]; len(c) > maxChunk {
+		half := len(c) / 2
+		o.chunks = slices.Insert(o.chunks, i+1, slices.Clone(c[half:]))
+		o.chunks[i] = slices.Delete(c, half, len(c))
+	}
+}
+
+func (o *keyOrder) remove(key string) {
+	if len(o.chunks) == 0 {
+		return
+	}
+	i := o.find(key)
+	at, there := slices.BinarySearch(o.chunks[i], key)
+	if !there {
+		return
+	}
+	o.chunks[i] = slices.Delete(o.chunks[i], at, at+1)
+	if len(o.chunks[i]) == 0 {
+		o.chunks = slices.Delete(o.chunks, i, i+1)
+	}
+}
+
+// from visits the keys not below key in order until visit returns false.
+func (o *keyOrder) from(key string, visit func(string) bool) {
+	if len(o.chunks) == 0 {
+		return
+	}
+	first := o.find(key)
+	at, _ := slices.BinarySearch(o.chunks[first], key)
+	for _, chunk := range o.chunks[first:] {
+		for _, k := range chunk[at:] {
+			if !visit(k) {
+				return
+			}
+		}
+		at = 0
+	}
+}
