@@ -1,0 +1,201 @@
+package dataflow
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// Log entries, little-endian; varints as in encoding/binary.
+//
+//	ingest   stamp (8 bytes, ms) | record count (uvarint) | length of ids (uvarint) | ids | records
+//	barrier  epoch (uvarint) | final (1 byte)
+//	order    stamp (8 bytes, ms) | channel (uvarint) | first number (uvarint) | count (uvarint)
+//	control  kind (1 byte) | epoch (uvarint) | agent
+//	handed   sink (uvarint) | number (uvarint) | running checksum at number (8 bytes)
+//	reserve  channel (uvarint) | number (uvarint)
+//	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason
+
+var errEntry = errors.New("malformed log entry")
+
+type ingestEntry struct {
+	stamp   int64
+	count   int
+	ids     []byte
+	payload []byte
+}
+
+func ingestHead(stamp int64, count, ids int) []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 20), uint64(stamp))
+	b = binary.AppendUvarint(b, uint64(count))
+	return binary.AppendUvarint(b, uint64(ids))
+}
+
+func decodeIngest(b []byte) (e ingestEntry, err error) {
+	r := entryReader{b: b}
+	e.stamp = r.i64()
+	e.count = int(r.uvarint())
+	ids := r.uvarint()
+	e.ids = r.bytes(ids)
+	e.payload = r.b
+	return e, r.err
+}
+
+type barrierEntry struct {
+	epoch abs.Epoch
+	final bool
+}
+
+func (e barrierEntry) encode() []byte {
+	b := binary.AppendUvarint(nil, uint64(e.epoch))
+	if e.final {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func decodeBarrier(b []byte) (e barrierEntry, err error) {
+	r := entryReader{b: b}
+	e.epoch = abs.Epoch(r.uvarint())
+	f := r.bytes(1)
+	e.final = r.err == nil && f[0] == 1
+	return e, r.err
+}
+
+type orderEntry struct {
+	stamp   int64
+	channel int
+	first   abs.Seq
+	count   int
+}
+
+func (e orderEntry) encode(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.stamp))
+	dst = binary.AppendUvarint(dst, uint64(e.channel))
+	dst = binary.AppendUvarint(dst, uint64(e.first))
+	return binary.AppendUvarint(dst, uint64(e.count))
+}
+
+func decodeOrder(b []byte) (e orderEntry, err error) {
+	r := entryReader{b: b}
+	e.stamp = r.i64()
+	e.channel = int(r.uvarint())
+	e.first = abs.Seq(r.uvarint())
+	e.count = int(r.uvarint())
+	return e, r.err
+}
+
+// encodeControl writes a control item: an event of the aligner that comes from outside the channels.
+func encodeControl(ev abs.Event) []byte {
+	b := binary.AppendUvarint([]byte{byte(ev.Kind)}, uint64(ev.Epoch))
+	return append(b, ev.Agent...)
+}
+
+func decodeControl(b []byte) (ev abs.Event, err error) {
+	r := entryReader{b: b}
+	if k := r.bytes(1); r.err == nil {
+		ev.Kind = abs.EventKind(k[0])
+	}
+	ev.Epoch = abs.Epoch(r.uvarint())
+	ev.Agent = string(r.b)
+	return ev, r.err
+}
+
+type handedEntry struct {
+	sink   int
+	number abs.Seq
+	sum    frame.Sum
+}
+
+func (e handedEntry) encode() []byte {
+	b := binary.AppendUvarint(nil, uint64(e.sink))
+	b = binary.AppendUvarint(b, uint64(e.number))
+	return binary.LittleEndian.AppendUint64(b, uint64(e.sum))
+}
+
+func decodeHanded(b []byte) (e handedEntry, err error) {
+	r := entryReader{b: b}
+	e.sink = int(r.uvarint())
+	e.number = abs.Seq(r.uvarint())
+	e.sum = frame.Sum(r.i64())
+	return e, r.err
+}
+
+type reserveEntry struct {
+	channel int
+	number  abs.Seq
+}
+
+func (e reserveEntry) encode() []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(e.channel)), uint64(e.number))
+}
+
+func decodeReserve(b []byte) (e reserveEntry, err error) {
+	r := entryReader{b: b}
+	e.channel = int(r.uvarint())
+	e.number = abs.Seq(r.uvarint())
+	return e, r.err
+}
+
+// giveUpEntry excludes one record of an earlier entry.
+type giveUpEntry struct {
+	pos    abs.Position
+	index  int
+	reason string
+}
+
+func (e giveUpEntry) encode() []byte {
+	b := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(e.pos)), uint64(e.index))
+	return append(b, e.reason...)
+}
+
+func decodeGiveUp(b []byte) (e giveUpEntry, err error) {
+	r := entryReader{b: b}
+	e.pos = abs.Position(r.uvarint())
+	e.index = int(r.uvarint())
+	e.reason = string(r.b)
+	return e, r.err
+}
+
+// entryReader takes fields off the front of an entry; the first failure sticks.
+type entryReader struct {
+	b   []byte
+	err error
+}
+
+func (r *entryReader) fail() {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: ends too early", errEntry)
+	}
+	r.b = nil
+}
+
+func (r *entryReader) i64() int64 {
+	if b := r.bytes(8); r.err == nil {
+		return int64(binary.LittleEndian.Uint64(b))
+	}
+	return 0
+}
+
+func (r *entryReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *entryReader) bytes(n uint64) []byte {
+	if n > uint64(len(r.b)) {
+		r.fail()
+		return nil
+	}
+	b := r.b[:n:n]
+	r.b = r.b[n:]
+	return b
+}

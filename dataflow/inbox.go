@@ -1,0 +1,240 @@
+package dataflow
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// asideBudget bounds the frames that a task holds in memory, in bytes. Live, credit keeps a channel
+// at grantWindow; replay may bring more, which is dropped and read again from the stream.
+const asideBudget = 16 << 20
+
+// DiffError says that an item differs from what was sent or taken under the same number before (P9).
+type DiffError struct {
+	Channel abs.ChannelID
+	Number  abs.Seq
+	Detail  string
+}
+
+func (e *DiffError) Error() string {
+	return fmt.Sprintf("replay differs on channel %s at number %d: %s", e.Channel, e.Number, e.Detail)
+}
+
+// inbox is the receiving end of a task's channels: it takes exactly the next number of each, drops
+// what it has, and checks the running checksum as it does so. It is pure; the task owns it.
+type inbox struct {
+	gen     abs.Generation
+	chans   []*inChannel
+	byIndex map[int]*inChannel
+	bytes   int    // held
+	reading bool   // through what is in the stream already: what is missing may still come
+	arrival uint64 // counts accepted frames: live, tasks take them in this order
+
+	stale, duplicates, jumps uint64
+}
+
+// inChannel is one channel's cursor. next and sum are what the task has consumed; tail and tailSum
+// are what it has or holds.
+type inChannel struct {
+	InChannel
+	next    abs.Seq
+	sum     frame.Sum
+	tail    abs.Seq
+	tailSum frame.Sum
+	held    []heldFrame
+	places  []place // frames in the stream, for purging
+	rewind  bool    // next is not to be had from the stream
+	dropped bool    // frames were dropped for want of memory: they are still in the stream
+	ended   bool
+	granted abs.Seq // next of the last grant sent
+}
+
+type heldFrame struct {
+	kind    frame.Kind
+	first   abs.Seq
+	count   int
+	payload []byte
+	after   frame.Sum
+	arrival uint64
+}
+
+func (f heldFrame) last() abs.Seq { return f.first + abs.Seq(f.count) - 1 }
+
+// place says where in the stream the item of a number ends.
+type place struct {
+	seq  uint64
+	last abs.Seq
+}
+
+func newInbox(gen abs.Generation, chans []InChannel) *inbox {
+	in := &inbox{gen: gen, byIndex: map[int]*inChannel{}}
+	for _, c := range chans {
+		ic := &inChannel{InChannel: c, next: 1, tail: 1}
+		in.chans = append(in.chans, ic)
+		in.byIndex[c.Index] = ic
+	}
+	return in
+}
+
+// seek sets what the task has consumed of a channel and forgets what is held.
+func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
+	c.next, c.sum, c.tail, c.tailSum = next, sum, next, sum
+	c.held, c.rewind, c.dropped, c.granted = nil, false, false, 0
+}
+
+// restart forgets everything held: the stream is read from its beginning.
+func (in *inbox) restart() {
+	in.bytes, in.reading = 0, true
+	for _, c := range in.chans {
+		c.places = nil
+		c.seek(c.next, c.sum)
+	}
+}
+
+// accept takes a frame from the stream. The frame's bytes become the inbox's.
+func (in *inbox) accept(d Delivery) error {
+	h, payload, err := frame.Decode(d.Frame)
+	if err != nil {
+		in.jumps++ // as if it had not come: its numbers will be missed and sent again
+		return nil
+	}
+	c := in.byIndex[d.Channel]
+	if c == nil || h.Generation != uint32(in.gen) || h.Incarnation != c.Incarnation {
+		in.stale++
+		return nil
+	}
+	first, last := abs.Seq(h.First), abs.Seq(h.Last())
+	c.places = append(c.places, place{d.Seq, last})
+	if last < c.tail {
+		in.duplicates++
+		if last+1 == c.tail && h.After != c.tailSum {
+			return &DiffError{c.ID, last, "the checksum of a repeated frame is another one"}
+		}
+		return nil
+	}
+	if first > c.tail {
+		in.jumps++
+		c.rewind = !c.dropped && !in.reading
+		return nil
+	}
+	if in.bytes+len(payload) > asideBudget && len(c.held) > 0 {
+		c.dropped = true
+		return nil
+	}
+	return in.hold(c, h, payload)
+}
+
+// hold trims what the channel has off the front and holds the rest.
+func (in *inbox) hold(c *inChannel, h frame.Header, payload []byte) error {
+	first := abs.Seq(h.First)
+	skip, err := skipItems(h, payload, int(c.tail-first))
+	if err != nil {
+		panic(fmt.Sprintf("checked frame is malformed: %v", err))
+	}
+	if h.Before.Add(payload[:skip]) != c.tailSum {
+		return &DiffError{c.ID, c.tail - 1, "the running checksum is another one"}
+	}
+	in.arrival++
+	f := heldFrame{
+		kind: h.Kind, first: c.tail, count: int(h.Count) - int(c.tail-first),
+		payload: payload[skip:], after: h.After, arrival: in.arrival,
+	}
+	c.held = append(c.held, f)
+	c.tail, c.tailSum, c.rewind = f.last()+1, h.After, false
+	in.bytes += len(f.payload)
+	return nil
+}
+
+func skipItems(h frame.Header, payload []byte, n int) (int, error) {
+	if h.Kind != frame.Data || n == 0 {
+		return 0, nil
+	}
+	return frame.Skip(payload, n)
+}
+
+// pick returns the channel whose held frame came first among those not blocked, nil if there is none.
+func (in *inbox) pick(blocked func(abs.ChannelID) bool) *inChannel {
+	var best *inChannel
+	for _, c := range in.chans {
+		if len(c.held) == 0 || best != nil && best.held[0].arrival < c.held[0].arrival || blocked(c.ID) {
+			continue
+		}
+		best = c
+	}
+	return best
+}
+
+// has says whether count items from next on are held.
+func (c *inChannel) has(count int) bool { return c.tail >= c.next+abs.Seq(count) }
+
+// take consumes count items from next on: one run of records or one mark. They may come from
+// several frames when the sender has cut them elsewhere the second time.
+func (in *inbox) take(c *inChannel, count int) (kind frame.Kind, payload []byte) {
+	f := &c.held[0]
+	if f.count == count {
+		c.sum, c.next = f.after, f.last()+1
+		in.bytes -= len(f.payload)
+		kind, payload = f.kind, f.payload
+		c.held = c.held[1:]
+		return kind, payload
+	}
+	var run bytes.Buffer
+	for count > 0 {
+		f := &c.held[0]
+		n := min(count, f.count)
+		size, err := frame.Skip(f.payload, n)
+		if f.kind != frame.Data || err != nil {
+			panic(fmt.Sprintf("channel %s: %d items from %d on are not records", c.ID, count, c.next))
+		}
+		part := f.payload[:size]
+		run.Write(part)
+		c.sum = c.sum.Add(part)
+		c.next += abs.Seq(n)
+		count -= n
+		f.first, f.count, f.payload = f.first+abs.Seq(n), f.count-n, f.payload[size:]
+		in.bytes -= size
+		if f.count == 0 {
+			c.held = c.held[1:]
+		}
+	}
+	return frame.Data, run.Bytes()
+}
+
+// drained marks the channels whose next number was not in the stream when it was read through.
+func (in *inbox) drained() {
+	in.reading = false
+	for _, c := range in.chans {
+		if len(c.held) == 0 && !c.dropped && !c.ended {
+			c.rewind = true
+		}
+	}
+}
+
+// starved says that frames of the channel were dropped for want of memory and are needed now.
+func (c *inChannel) starved() bool { return c.dropped && len(c.held) == 0 }
+
+// room says whether the inbox wants more frames than those needed for the channel it waits for.
+func (in *inbox) room() bool { return in.bytes < asideBudget }
+
+// purgeable returns the stream sequence of the channel's last frame whose items are all at most
+// upto, 0 if there is none, and forgets those up to it.
+func (c *inChannel) purgeable(upto abs.Seq) uint64 {
+	var seq uint64
+	n := 0
+	for _, p := range c.places {
+		if p.last > upto {
+			break
+		}
+		seq, n = p.seq, n+1
+	}
+	c.places = c.places[n:]
+	return seq
+}
+
+// grant is what the channel's sender is told.
+func (c *inChannel) grant() Grant {
+	return Grant{Channel: c.Index, Incarnation: c.Incarnation, Next: c.next, Sum: c.sum, Window: grantWindow, Rewind: c.rewind}
+}

@@ -1,0 +1,108 @@
+package dataflow
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// DeadLetters keeps records that were given up. Put is idempotent per key and returns when the
+// record is on disk.
+type DeadLetters interface {
+	Put(task, key string, rec frame.Record, reason string) error
+}
+
+// ErrClosed says that the source's input has ended: nothing more is logged.
+var ErrClosed = errors.New("the source has been stopped")
+
+// IngestLog is the way into a source task: what its source receives and the barriers of the
+// coordinator become entries of its log. It may be used from several goroutines.
+type IngestLog struct {
+	task  string
+	log   Log
+	dead  DeadLetters
+	clock func() int64
+
+	mu      sync.Mutex
+	closed  bool
+	last    abs.Epoch
+	waiting []durableCall
+	records atomic.Uint64
+	refused atomic.Uint64
+}
+
+type durableCall struct {
+	pos  abs.Position
+	call func()
+}
+
+// NewIngestLog returns the way into the named task's log. clock gives milliseconds since 1970.
+func NewIngestLog(task string, log Log, dead DeadLetters, clock func() int64) *IngestLog {
+	return &IngestLog{task: task, log: log, dead: dead, clock: clock}
+}
+
+// Append implements [Ingest].
+func (g *IngestLog) Append(b IngestBatch, durable func()) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return ErrClosed
+	}
+	pos, err := g.log.Append(EntryIngest, ingestHead(g.clock(), b.Count, len(b.IDs)), b.IDs, b.Payload)
+	if err != nil {
+		return err
+	}
+	g.records.Add(uint64(b.Count))
+	g.waiting = append(g.waiting, durableCall{pos, durable})
+	return nil
+}
+
+// DeadLetter implements [Ingest].
+func (g *IngestLog) DeadLetter(rec frame.Record, reason string, durable func()) error {
+	n := g.refused.Add(1)
+	if err := g.dead.Put(g.task, fmt.Sprintf("in-%d-%d", g.clock(), n), rec, reason); err != nil {
+		return err
+	}
+	durable()
+	return nil
+}
+
+// Barrier appends the barrier of an epoch, unless it or a newer one has been appended. A final one
+// ends the input.
+func (g *IngestLog) Barrier(epoch abs.Epoch, final bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if epoch <= g.last || g.closed {
+		return nil
+	}
+	if _, err := g.log.Append(EntryBarrier, barrierEntry{epoch, final}.encode()); err != nil {
+		return err
+	}
+	g.last, g.closed = epoch, final
+	return nil
+}
+
+// Synced tells that the log is durable up to a position. It runs what waited for it.
+func (g *IngestLog) Synced(pos abs.Position) {
+	g.mu.Lock()
+	n := 0
+	for n < len(g.waiting) && g.waiting[n].pos <= pos {
+		n++
+	}
+	ready := g.waiting[:n:n]
+	g.waiting = g.waiting[n:]
+	g.mu.Unlock()
+	for _, w := range ready {
+		w.call()
+	}
+}
+
+// Records is how many records have been appended since the process started.
+func (g *IngestLog) Records() uint64 { return g.records.Load() }
+
+// Refused is how many records were dead-lettered instead.
+func (g *IngestLog) Refused() uint64 { return g.refused.Load() }

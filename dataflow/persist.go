@@ -1,0 +1,85 @@
+package dataflow
+
+import (
+	"github.com/weir-stream/weir/abs"
+)
+
+// freeze takes the task's state at a barrier, in memory. What was frozen is persisted in the
+// background; it stays part of the chain of versions even if its epoch is aborted.
+func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID) error {
+	if t.started && epoch <= t.durable || t.saving != nil && t.saving.info.Epoch == epoch {
+		return nil // replay past a part that is durable already: it holds the same
+	}
+	if len(t.parts) >= pendingParts {
+		t.env.Observer.PartSkipped(epoch, "earlier snapshots of the task are not durable yet")
+		return nil
+	}
+	from := t.env.Stopwatch()
+	changes, err := t.chain.freeze(t.fullNext)
+	if err != nil {
+		return err
+	}
+	if t.dedupe != nil {
+		changes = append(changes, t.dedupe.freeze(t.fullNext)...)
+	}
+	info := PartInfo{
+		Task: t.spec.Name(), Generation: t.spec.Generation, Epoch: epoch, Pos: t.pos,
+		Full: t.fullNext, Meta: t.meta().encode(),
+	}
+	for _, c := range changes {
+		info.Bytes += int64(len(c.Key) + len(c.Value))
+	}
+	now := t.env.Stopwatch()
+	r := PartReport{Info: info, Cut: t.cut(), Aligned: aligned, FreezeMS: ms(now - from)}
+	if t.alignStart != 0 {
+		r.AlignMS = ms(from - t.alignStart)
+	}
+	t.fullNext, t.started = false, true
+	t.parts = append(t.parts, &pendingPart{info: info, changes: changes, report: r, frozen: now})
+	return nil
+}
+
+// persist hands the oldest frozen part to the store once everything before its cut is out: logged,
+// and in the downstream stream or with the receiver. What sinks have not confirmed is in the part.
+func (t *Task) persist(synced abs.Position) {
+	if t.saving != nil || len(t.parts) == 0 || t.tick < t.retryAt {
+		return
+	}
+	p := t.parts[0]
+	if p.info.Pos > synced || !t.handedOver(p.report.Cut) {
+		return
+	}
+	p.info.Version = t.version + 1
+	t.saving = p
+	t.env.Save(p.info, p.changes, func(err error) {
+		t.mail.post(func() { t.saved(p, err) })
+	})
+}
+
+func (t *Task) handedOver(cut abs.Cut) bool {
+	for _, o := range t.outs {
+		if o.acked < cut.Sent[o.ID] {
+			return false
+		}
+	}
+	return true
+}
+
+// saved takes the outcome. A failed save is tried again: its changes are in no other part.
+func (t *Task) saved(p *pendingPart, err error) {
+	t.saving = nil
+	t.stats.setSaveError(err)
+	if err != nil {
+		t.retryAt = t.tick + retryTicks
+		return
+	}
+	if len(t.parts) > 0 && t.parts[0] == p {
+		t.parts = t.parts[1:]
+	}
+	t.version = p.info.Version
+	t.durable = max(t.durable, p.info.Epoch)
+	p.report.Info = p.info
+	p.report.PersistMS = ms(t.env.Stopwatch() - p.frozen)
+	t.stats.epoch.Store(uint64(t.durable))
+	t.env.Observer.PartDurable(p.report)
+}

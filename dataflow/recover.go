@@ -1,0 +1,369 @@
+package dataflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// ErrGap says that a receiver lacks numbers that this task can make again from no snapshot it has.
+var ErrGap = errors.New("a gap that cannot be refilled")
+
+// recordError is an operator's failure on one record of an entry.
+type recordError struct {
+	index  int
+	record []byte
+	err    error
+}
+
+func (e *recordError) Error() string {
+	return fmt.Sprintf("record %d of the batch: %v", e.index, e.err)
+}
+func (e *recordError) Unwrap() error { return e.err }
+
+// start brings the task to the newest state it has: of this generation, else what an older one has
+// left, else none. In the latter two cases it makes the generation's initial part.
+func (t *Task) start(ctx context.Context) error {
+	t.recoverAt = t.env.Stopwatch()
+	parts, err := t.env.Store.Parts(t.spec.Name())
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		t.version = max(t.version, p.Version)
+		if p.Generation == t.spec.Generation && !p.Local {
+			t.durable = max(t.durable, p.Epoch)
+		}
+	}
+	best := newest(parts, t.spec.Generation)
+	if best != nil && best.Generation == t.spec.Generation {
+		t.started = true
+		return t.restore(ctx, *best, "L1", "the agent started")
+	}
+	return t.begin(ctx, best)
+}
+
+// newest is the part of the highest generation, not above gen, that is furthest in the log.
+func newest(parts []PartInfo, gen abs.Generation) *PartInfo {
+	var best *PartInfo
+	for i, p := range parts {
+		switch {
+		case p.Generation > gen:
+		case best == nil, p.Generation > best.Generation,
+			p.Generation == best.Generation && (p.Pos > best.Pos || p.Pos == best.Pos && p.Version > best.Version):
+			best = &parts[i]
+		}
+	}
+	return best
+}
+
+// begin starts the task in a generation that it has no part of: from what an older generation has
+// left, or from nothing. Numbers go on; the log is read from its end.
+func (t *Task) begin(ctx context.Context, old *PartInfo) error {
+	meta := taskMeta{}
+	var state StateReader
+	if old != nil {
+		var err error
+		if meta, err = decodeMeta(*old); err != nil {
+			return err
+		}
+		meta.Aligner = abs.State{}
+		state = t.stateReader(old.Version)
+	}
+	if err := t.load(ctx, meta, state); err != nil {
+		return err
+	}
+	t.aligner.Step(abs.Event{Kind: abs.OnFloor, Epoch: t.env.Floor})
+	t.pos = t.env.Log.Last()
+	if err := t.readLog(t.pos); err != nil {
+		return err
+	}
+	t.fullNext = true
+	return t.freeze(t.env.Floor, nil)
+}
+
+func (t *Task) stateReader(v Version) StateReader {
+	return func(visit func(Change) error) error { return t.env.Store.Load(t.spec.Name(), v, visit) }
+}
+
+// restore brings the task to one of its parts; from there it reads its log again.
+func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) error {
+	t.recoverAt = t.env.Stopwatch()
+	meta, err := decodeMeta(p)
+	if err != nil {
+		return err
+	}
+	if err := t.load(ctx, meta, t.stateReader(p.Version)); err != nil {
+		return fmt.Errorf("restore snapshot %d of %s: %w", p.Version, p.Epoch, err)
+	}
+	t.pos = p.Pos
+	t.fullNext = p.Version != t.version || t.saving != nil
+	t.recovery = Recovery{Level: level, Reason: reason, Epoch: p.Epoch, Version: p.Version}
+	for _, o := range t.outs {
+		o.heldBack, o.compared = 0, 0
+	}
+	for _, s := range t.chain.sinks {
+		s.heldBack, s.compared = 0, 0
+	}
+	if err := t.readLog(p.Pos); err != nil {
+		return err
+	}
+	t.replaying = true
+	t.env.Observer.Recovered(t.recovery)
+	t.stats.setRecovery(t.recovery)
+	return nil
+}
+
+// load makes the operators and sets every counter to what meta says.
+func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error {
+	if err := t.chain.close(); err != nil {
+		return err
+	}
+	if err := t.chain.open(ctx, t.env.Operators, state); err != nil {
+		return err
+	}
+	var inputs []abs.Input
+	for _, c := range t.inbox.chans {
+		inputs = append(inputs, abs.Input{ID: c.ID, Agent: c.Agent})
+		m, known := meta.In[c.ID]
+		if !known {
+			m.Next = 1
+		}
+		c.seek(m.Next, m.Sum)
+		c.ended = m.Ended
+	}
+	t.inbox.restart()
+	var err error
+	if t.aligner, err = abs.RestoreAligner(inputs, abs.ExactlyOnce, meta.Aligner); err != nil {
+		return err
+	}
+	for _, o := range t.outs {
+		m := meta.Out[o.ID]
+		o.seek(m.Sent, m.Sum, meta.Epoch)
+		o.reserved = max(o.reserved, m.Reserved)
+	}
+	t.stamp, t.epoch = meta.Stamp, meta.Epoch
+	t.entry, t.parts = nil, nil
+	if t.saving != nil {
+		t.parts = []*pendingPart{t.saving}
+	}
+	if err := t.loadDedupe(state); err != nil {
+		return err
+	}
+	t.loadSinks = meta.Sinks
+	return nil
+}
+
+func (t *Task) loadDedupe(state StateReader) error {
+	t.dedupe = nil
+	if t.spec.DedupeWindow == 0 {
+		return nil
+	}
+	t.dedupe = newDedupe(t.spec.DedupeWindow)
+	if state == nil {
+		return nil
+	}
+	return state(func(c Change) error {
+		if c.Space == SpaceDedupe {
+			t.dedupe.restore(c.Key, c.Value)
+		}
+		return nil
+	})
+}
+
+// readLog looks through the task's log after pos for what must be known before it is replayed, and
+// opens it for replay.
+func (t *Task) readLog(pos abs.Position) error {
+	look, err := t.env.Log.Follow(pos)
+	if err != nil {
+		return err
+	}
+	t.replayEnd = pos
+	var backlog uint64
+	for {
+		e, ok, err := look.Next()
+		if err != nil || !ok {
+			look.Close()
+			if err != nil {
+				return err
+			}
+			break
+		}
+		t.replayEnd = e.Pos
+		n, err := t.preview(e)
+		if err != nil {
+			look.Close()
+			return fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		backlog += n
+	}
+	t.stats.backlog.Store(backlog)
+	t.stats.ingested.Store(0)
+	if err := t.seekSinks(); err != nil {
+		return err
+	}
+	if t.env.Input != nil {
+		t.env.Input.Reread()
+	}
+	if t.follow != nil {
+		t.follow.Close()
+	}
+	t.follow, err = t.env.Log.Follow(pos)
+	return err
+}
+
+// preview takes from an entry what replay must know in advance, and returns its number of records.
+func (t *Task) preview(e Entry) (records uint64, err error) {
+	switch e.Kind {
+	case EntryIngest:
+		in, err := decodeIngest(e.Data)
+		return uint64(in.count), err
+	case EntryHanded:
+		h, err := decodeHanded(e.Data)
+		if err == nil && h.sink < len(t.chain.sinks) {
+			if p := t.chain.sinks[h.sink]; h.number > p.handed {
+				p.handed, p.handedSum = h.number, h.sum
+			}
+		}
+		return 0, err
+	case EntryReserve:
+		r, err := decodeReserve(e.Data)
+		if o := t.outlet(r.channel); err == nil && o != nil {
+			o.reserved = max(o.reserved, r.number)
+		}
+		return 0, err
+	case EntryGiveUp:
+		g, err := decodeGiveUp(e.Data)
+		if err == nil {
+			t.giveUp(g)
+		}
+		return 0, err
+	}
+	return 0, nil
+}
+
+func (t *Task) giveUp(g giveUpEntry) {
+	if t.giveUps[g.pos] == nil {
+		t.giveUps[g.pos] = map[int]bool{}
+	}
+	t.giveUps[g.pos][g.index] = true
+}
+
+// seekSinks sets the sinks' ports once the log has said what was handed over, and lets outputs go
+// without credit as far as they may have been handed over before.
+func (t *Task) seekSinks() error {
+	for _, p := range t.chain.sinks {
+		m, known := t.loadSinks[p.name]
+		if !known {
+			m.Next = 1
+		}
+		if m.Handed > p.handed {
+			p.handed, p.handedSum = m.Handed, m.HandedSum
+		}
+		p.logged = p.handed
+		p.taken = max(p.taken, p.handed)
+		before := m.Sum
+		if len(m.Outbox) > 0 {
+			before = m.HandedSum
+		}
+		if err := p.seek(m.Next, m.Sum, m.Outbox, before); err != nil {
+			return err
+		}
+	}
+	t.loadSinks = nil
+	for _, o := range t.outs {
+		o.free = max(o.free, o.reserved)
+		o.reserving = max(o.reserving, o.reserved)
+	}
+	return nil
+}
+
+// rewind makes a channel's items again from a number on, for a receiver that has lost them.
+func (t *Task) rewind(ctx context.Context, o *outlet, from abs.Seq) error {
+	parts, err := t.env.Store.Parts(t.spec.Name())
+	if err != nil {
+		return err
+	}
+	var best *PartInfo
+	for i, p := range parts {
+		if p.Generation != t.spec.Generation {
+			continue
+		}
+		m, err := decodeMeta(p)
+		if err != nil {
+			return err
+		}
+		if m.Out[o.ID].Sent < from && (best == nil || p.Pos >= best.Pos) {
+			best = &parts[i]
+		}
+	}
+	if best == nil {
+		return fmt.Errorf("channel %s: the receiver lacks number %d and later ones: %w: no snapshot of %s is from before it", o.ID, from, ErrGap, t.spec.Name())
+	}
+	return t.restore(ctx, *best, "rewind", "the receiver of "+string(o.ID)+" lacks numbers from "+strconv.FormatUint(uint64(from), 10)+" on")
+}
+
+// failed decides what becomes of a failed step. An operator's failure restores the task to just
+// before it; the entry's records are then taken one by one, and the one that fails again is given
+// up, by an entry of the log, so that replay gives up the same.
+func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
+	var guest *GuestError
+	if !errors.As(cause, &guest) {
+		return false, cause
+	}
+	t.stats.restarts.Add(1)
+	var rec *recordError
+	if errors.As(cause, &rec) {
+		if err := t.setAside(rec, guest); err != nil {
+			return false, err
+		}
+	} else {
+		t.suspect = t.pos
+	}
+	parts, err := t.env.Store.Parts(t.spec.Name())
+	if err != nil {
+		return false, err
+	}
+	best := newest(parts, t.spec.Generation)
+	if best == nil || best.Generation != t.spec.Generation {
+		return false, fmt.Errorf("before the first snapshot: %w", cause)
+	}
+	return true, t.restore(ctx, *best, "L0", cause.Error())
+}
+
+// setAside gives a record up according to the operator's policy.
+func (t *Task) setAside(rec *recordError, guest *GuestError) error {
+	policy := PolicyDeadLetter
+	for _, op := range t.spec.Ops {
+		if op.Operator.Name == guest.Operator && op.Policy != "" {
+			policy = op.Policy
+		}
+	}
+	if policy == PolicyFail {
+		return fmt.Errorf("operator %s failed, and its policy is to stop: %s", guest.Operator, guest.Reason)
+	}
+	if policy == PolicyDeadLetter {
+		r, _, err := frame.Next(rec.record)
+		if err != nil {
+			return err
+		}
+		key := fmt.Sprintf("%d-%d", t.pos, rec.index)
+		if err := t.env.Dead.Put(t.spec.Name(), key, r, rec.Error()); err != nil {
+			return err
+		}
+	}
+	t.stats.givenUp.Add(1)
+	g := giveUpEntry{t.pos, rec.index, guest.Reason}
+	if _, err := t.env.Log.Append(EntryGiveUp, g.encode()); err != nil {
+		return err
+	}
+	t.giveUp(g)
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

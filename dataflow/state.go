@@ -1,0 +1,106 @@
+package dataflow
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// taskMeta is the part of a snapshot that is the task's own: numbers and checksums of its channels,
+// the aligner, and what its sinks have not confirmed. Channels and sinks are named, not numbered:
+// indexes belong to a generation.
+type taskMeta struct {
+	Stamp   int64                     `json:"stamp"`
+	Epoch   abs.Epoch                 `json:"epoch"` // last barrier sent
+	Aligner abs.State                 `json:"aligner"`
+	In      map[abs.ChannelID]inMeta  `json:"in,omitempty"`
+	Out     map[abs.ChannelID]outMeta `json:"out,omitempty"`
+	Sinks   map[string]sinkMeta       `json:"sinks,omitempty"`
+}
+
+type inMeta struct {
+	Next  abs.Seq   `json:"next"`
+	Sum   frame.Sum `json:"sum"`
+	Ended bool      `json:"ended,omitempty"`
+}
+
+type outMeta struct {
+	Sent     abs.Seq   `json:"sent"`
+	Sum      frame.Sum `json:"sum"`
+	Reserved abs.Seq   `json:"reserved"`
+}
+
+type sinkMeta struct {
+	Next      abs.Seq   `json:"next"`
+	Sum       frame.Sum `json:"sum"`
+	Handed    abs.Seq   `json:"handed"`
+	HandedSum frame.Sum `json:"handed_sum"`
+	// Outbox holds the encoded records after Handed; it makes the part independent of the broker.
+	Outbox [][]byte `json:"outbox,omitempty"`
+}
+
+func (t *Task) meta() taskMeta {
+	m := taskMeta{
+		Stamp: t.stamp, Epoch: t.epoch, Aligner: t.aligner.State(),
+		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
+	}
+	for _, c := range t.inbox.chans {
+		m.In[c.ID] = inMeta{c.next, c.sum, c.ended}
+	}
+	for _, o := range t.outs {
+		m.Out[o.ID] = outMeta{o.next - 1, o.sum, max(o.reserved, o.reserving)}
+	}
+	for _, p := range t.chain.sinks {
+		sm := sinkMeta{Next: p.next, Sum: p.sum, Handed: p.handed, HandedSum: p.handedSum}
+		for _, it := range p.items {
+			sm.Outbox = append(sm.Outbox, it.record)
+		}
+		m.Sinks[p.name] = sm
+	}
+	return m
+}
+
+func (m taskMeta) encode() []byte {
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("task state cannot be encoded: %v", err))
+	}
+	return b
+}
+
+// cut is what the task has sent and consumed.
+func (t *Task) cut() abs.Cut {
+	cut := abs.Cut{Sent: map[abs.ChannelID]abs.Seq{}, Consumed: map[abs.ChannelID]abs.Seq{}}
+	for _, c := range t.inbox.chans {
+		cut.Consumed[c.ID] = c.next - 1
+	}
+	for _, o := range t.outs {
+		cut.Sent[o.ID] = o.next - 1
+	}
+	return cut
+}
+
+// CutOf reads from a part what its task had sent and consumed.
+func CutOf(p PartInfo) (abs.Cut, error) {
+	m, err := decodeMeta(p)
+	if err != nil {
+		return abs.Cut{}, err
+	}
+	cut := abs.Cut{Sent: map[abs.ChannelID]abs.Seq{}, Consumed: map[abs.ChannelID]abs.Seq{}}
+	for id, c := range m.In {
+		cut.Consumed[id] = c.Next - 1
+	}
+	for id, o := range m.Out {
+		cut.Sent[id] = o.Sent
+	}
+	return cut, nil
+}
+
+func decodeMeta(p PartInfo) (m taskMeta, err error) {
+	if err := json.Unmarshal(p.Meta, &m); err != nil {
+		return m, fmt.Errorf("task %s: state of snapshot %d cannot be read: %w", p.Task, p.Version, err)
+	}
+	return m, nil
+}

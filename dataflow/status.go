@@ -1,0 +1,196 @@
+package dataflow
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-stream/weir/abs"
+)
+
+// stats are read from other goroutines.
+type stats struct {
+	in, repeats, givenUp, restarts atomic.Uint64
+	backlog, ingested, epoch       atomic.Uint64
+
+	grantBytes int // consumed since the last grant; the task's own
+
+	mu        sync.Mutex
+	state     string
+	waiting   []abs.ChannelID
+	out       uint64
+	held      uint64
+	pos       abs.Position
+	recovery  Recovery
+	recovered bool
+	saveError string
+	counters  Counters
+}
+
+// Counters are protocol events that are expected and counted.
+type Counters struct {
+	Duplicates uint64 // frames that the receiver had
+	Jumps      uint64 // frames beyond the next number, dropped
+	Stale      uint64 // frames of another generation or incarnation
+}
+
+// Status is a task's state as others see it.
+type Status struct {
+	State      string // "starting", "replaying", "running", "aligning", "stalled", "drained"
+	RecordsIn  uint64 // since the process started, replay included
+	RecordsOut uint64 // highest numbers given on channels and sinks
+	Repeats    uint64 // dropped by id
+	GivenUp    uint64
+	Restarts   uint64 // by L0
+	Lag        uint64 // records logged or held, and not processed
+	Epoch      abs.Epoch
+	Pos        abs.Position
+	Waiting    []abs.ChannelID // channels that hold up alignment
+	Recovery   *Recovery
+	SaveError  string
+	Counters   Counters
+}
+
+func (s *stats) sinceGrant(limit int) bool {
+	if s.grantBytes < limit {
+		return false
+	}
+	s.grantBytes = 0
+	return true
+}
+
+func (s *stats) setRecovery(r Recovery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recovery, s.recovered = r, true
+}
+
+func (s *stats) setSaveError(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saveError = ""
+	if err != nil {
+		s.saveError = err.Error()
+	}
+}
+
+// status publishes what only the task's goroutine knows.
+func (t *Task) status() {
+	var out, held uint64
+	for _, o := range t.outs {
+		out += uint64(o.next - 1)
+	}
+	for _, p := range t.chain.sinks {
+		out += uint64(p.next - 1)
+	}
+	for _, c := range t.inbox.chans {
+		held += uint64(c.tail - c.next)
+	}
+	s := &t.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos
+	s.waiting = t.aligner.Waiting()
+	s.counters = Counters{t.inbox.duplicates, t.inbox.jumps, t.inbox.stale}
+}
+
+func (t *Task) state() string {
+	switch {
+	case t.final:
+		return "drained"
+	case t.replaying:
+		return "replaying"
+	case t.env.Go != nil:
+		return "starting"
+	case t.stalled():
+		return "stalled"
+	case t.aligner.Pending() != 0:
+		return "aligning"
+	}
+	return "running"
+}
+
+// Status may be called from any goroutine.
+func (t *Task) Status() Status {
+	s := &t.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{
+		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
+		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Lag: s.held,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
+	}
+	if st.State == "" {
+		st.State = "starting"
+	}
+	if b, done := s.backlog.Load(), s.ingested.Load(); t.spec.Source && b > done {
+		st.Lag += b - done
+	}
+	if s.recovered {
+		r := s.recovery
+		st.Recovery = &r
+	}
+	return st
+}
+
+// Purgeable gives reply, on the task's goroutine, the stream sequence per channel up to which the
+// input stream holds only what was consumed up to the given numbers.
+func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map[int]uint64)) {
+	t.mail.post(func() {
+		seqs := map[int]uint64{}
+		for _, c := range t.inbox.chans {
+			if seq := c.purgeable(consumed[c.ID]); seq > 0 {
+				seqs[c.Index] = seq
+			}
+		}
+		reply(seqs)
+	})
+}
+
+// SinkEvents is what the adapter of the task's i-th sink reports to.
+func (t *Task) SinkEvents(i int) SinkEvents { return &sinkEvents{task: t, port: t.chain.sinks[i]} }
+
+// sinkEvents passes confirmations on to the task, many in one.
+type sinkEvents struct {
+	task *Task
+	port *sinkPort
+
+	mu     sync.Mutex
+	upto   abs.Seq
+	posted bool
+}
+
+// Handed implements [SinkEvents].
+func (e *sinkEvents) Handed(upto abs.Seq) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.upto = max(e.upto, upto)
+	e.post()
+}
+
+// Ready implements [SinkEvents].
+func (e *sinkEvents) Ready() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.post()
+}
+
+func (e *sinkEvents) post() {
+	if !e.posted {
+		e.posted = true
+		e.task.mail.post(e.confirm)
+	}
+}
+
+// confirm runs on the task's goroutine. The entry it logs spares repeats after a restart; a full
+// log only means that there may be some.
+func (e *sinkEvents) confirm() {
+	e.mu.Lock()
+	upto := e.upto
+	e.posted = false
+	e.mu.Unlock()
+	if h, news := e.port.confirm(upto); news {
+		if _, err := e.task.env.Log.Append(EntryHanded, h.encode()); err != nil {
+			e.port.logged = 0
+		}
+	}
+}

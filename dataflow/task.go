@@ -1,0 +1,791 @@
+package dataflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// Bounds of a task.
+const (
+	// pendingParts may wait to become durable; beyond it an epoch is not frozen and times out.
+	pendingParts = 2
+	// grantTicks is how often grants are repeated while nothing changes.
+	grantTicks = 5
+	// heldEnough is how many bytes are taken from the stream while there is something to do.
+	heldEnough = 1 << 20
+	// stepBurst bounds the steps between two looks at other events.
+	stepBurst = 16
+)
+
+// Env is what a task needs of its agent.
+type Env struct {
+	Log       Log
+	Store     SnapshotStore
+	Operators Operators
+	Input     Input  // nil: the task has no streamed input
+	Output    Output // nil: the task has no streamed output
+	Sinks     []Sink // as in the spec
+	Dead      DeadLetters
+	Observer  Observer
+	// Save makes a part durable in the background and calls done from any goroutine, once.
+	Save func(info PartInfo, changes []Change, done func(error))
+	// Clock gives milliseconds since 1970.
+	Clock func() int64
+	// Stopwatch gives a time that only durations are taken of; it decides nothing.
+	Stopwatch func() time.Duration
+	// Ticks comes every 100 ms. It paces repetition; nothing that a task computes depends on it.
+	Ticks <-chan struct{}
+	// Synced is signalled (capacity 1) when the log has been synced further.
+	Synced <-chan struct{}
+	// Floor is the epoch of the generation's initial state.
+	Floor abs.Epoch
+	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.
+	Go <-chan struct{}
+}
+
+// Observer is told what becomes of a task, on the task's goroutine; the calls return at once.
+type Observer interface {
+	// PartDurable: a part of an epoch is durable, and everything sent before its cut is handed over.
+	PartDurable(r PartReport)
+	// PartSkipped: no part of this epoch will come.
+	PartSkipped(epoch abs.Epoch, reason string)
+	// Recovered: the task has been restored; it now replays.
+	Recovered(r Recovery)
+	// CaughtUp: replay is over.
+	CaughtUp(r Recovery)
+	// Drained: a final barrier has been passed on.
+	Drained(epoch abs.Epoch)
+}
+
+// PartReport describes a durable part.
+type PartReport struct {
+	Info    PartInfo
+	Cut     abs.Cut
+	Aligned []abs.ChannelID
+	AlignMS float64 // from the first barrier to the last
+	// FreezeMS is how long the task stood still for it.
+	FreezeMS  float64
+	PersistMS float64
+}
+
+// Recovery says how a task came back.
+type Recovery struct {
+	Level    string // "L0" after a failure of its own, "L1" after a restart, "rewind" to serve a receiver
+	Reason   string
+	Epoch    abs.Epoch // of the snapshot
+	Version  Version
+	Replayed uint64 // records
+	HeldBack uint64 // items that receivers had
+	Compared uint64 // checksums compared with receivers
+	TookMS   float64
+}
+
+// Task runs one task. Everything but Status, Control and post belongs to the goroutine of Run.
+type Task struct {
+	spec TaskSpec
+	env  Env
+
+	chain   chain
+	inbox   *inbox
+	aligner *abs.Aligner
+	dedupe  *dedupe
+	outs    []*outlet // of all edges, in plan order
+	pool    framePool
+
+	follow    Follower // nil: live
+	entry     *Entry   // read and not yet applied: its items are not at hand
+	replayEnd abs.Position
+	replaying bool
+	pos       abs.Position // last entry applied
+	stamp     int64
+	epoch     abs.Epoch
+	final     bool
+
+	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
+
+	giveUps  map[abs.Position]map[int]bool
+	suspect  abs.Position // entry to take record by record: an operator failed on it
+	controls []abs.Event
+
+	version  Version // last saved, or in saving
+	fullNext bool
+	durable  abs.Epoch // highest epoch with a durable part of this generation
+	parts    []*pendingPart
+	saving   *pendingPart
+	retryAt  uint64
+
+	tick       uint64
+	grantTick  uint64
+	started    bool // a part of this generation exists
+	alignStart time.Duration
+	recovery   Recovery
+	recoverAt  time.Duration
+	noted      bool // consumption that receivers' grants do not tell yet
+
+	mail  mailbox
+	stats stats
+}
+
+type pendingPart struct {
+	info    PartInfo
+	changes []Change
+	report  PartReport
+	frozen  time.Duration
+}
+
+// NewTask returns a task that Run runs.
+func NewTask(spec TaskSpec, env Env) *Task {
+	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]bool{}}
+	t.inbox = newInbox(spec.Generation, spec.Inputs)
+	t.chain.spec = spec
+	for _, e := range spec.Edges {
+		var outs []*outlet
+		for _, c := range e.Channels {
+			o := newOutlet(spec.Generation, c, &t.pool)
+			outs = append(outs, o)
+			t.outs = append(t.outs, o)
+		}
+		t.chain.outlets = append(t.chain.outlets, outs)
+	}
+	for i, s := range spec.Sinks {
+		t.chain.sinks = append(t.chain.sinks, &sinkPort{index: i, name: s.Name, channel: s.Channel, sink: env.Sinks[i], next: 1})
+	}
+	return t
+}
+
+// Control gives the task a control item: OnAbort, OnControlBarrier, OnDetach or OnAttach.
+func (t *Task) Control(ev abs.Event) {
+	t.mail.post(func() { t.controls = append(t.controls, ev) })
+}
+
+// Run restores the task and runs it until ctx ends or it fails. A [DiffError] means that replay has
+// shown a difference: running it again cannot help.
+func (t *Task) Run(ctx context.Context) (err error) {
+	defer func() {
+		if e := t.chain.close(); err == nil && e != nil {
+			err = e
+		}
+		if t.follow != nil {
+			t.follow.Close()
+		}
+	}()
+	if err := t.start(ctx); err != nil {
+		return err
+	}
+	if t.env.Output != nil {
+		t.env.Output.Ask()
+	}
+	for {
+		busy, err := t.advance(ctx)
+		if err != nil {
+			return err
+		}
+		if err := t.listen(ctx, busy); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// listen takes the events that are there, and waits for one if the task has nothing to do.
+func (t *Task) listen(ctx context.Context, busy bool) error {
+	if !busy {
+		t.sendGrants(false)
+		if err := t.wait(ctx); err != nil {
+			return err
+		}
+	}
+	for range stepBurst {
+		select {
+		case d, ok := <-t.deliveries(busy):
+			if !ok {
+				return errors.New("the input stream was closed")
+			}
+			if err := t.deliver(d); err != nil {
+				return err
+			}
+			continue
+		default:
+		}
+		break
+	}
+	return t.poll(ctx)
+}
+
+// deliveries is the queue of the input stream, nil while enough is at hand.
+func (t *Task) deliveries(busy bool) <-chan Delivery {
+	if t.env.Input == nil || busy && t.inbox.bytes > heldEnough {
+		return nil
+	}
+	return t.env.Input.Deliveries()
+}
+
+// poll takes the events other than deliveries without waiting.
+func (t *Task) poll(ctx context.Context) error {
+	for _, f := range t.mail.take() {
+		f()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case g := <-t.grants():
+			if err := t.takeGrant(ctx, g); err != nil {
+				return err
+			}
+			continue
+		case <-t.asked():
+			t.sendGrants(true)
+		case <-t.env.Ticks:
+			t.onTick()
+		default:
+			return nil
+		}
+	}
+}
+
+func (t *Task) wait(ctx context.Context) error {
+	var ready <-chan struct{}
+	if t.follow != nil {
+		ready = t.follow.Ready()
+	}
+	var start <-chan struct{}
+	if t.env.Go != nil && !t.allowed() {
+		start = t.env.Go
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case d, ok := <-t.deliveries(false):
+		if !ok {
+			return errors.New("the input stream was closed")
+		}
+		return t.deliver(d)
+	case g := <-t.grants():
+		return t.takeGrant(ctx, g)
+	case <-t.asked():
+		t.sendGrants(true)
+	case <-t.env.Ticks:
+		t.onTick()
+	case <-t.env.Synced:
+	case <-t.mail.signal:
+	case <-ready:
+	case <-start:
+	}
+	return nil
+}
+
+func (t *Task) grants() <-chan Grant {
+	if t.env.Output == nil {
+		return nil
+	}
+	return t.env.Output.Grants()
+}
+
+func (t *Task) asked() <-chan struct{} {
+	if t.env.Input == nil {
+		return nil
+	}
+	return t.env.Input.Asked()
+}
+
+func (t *Task) onTick() {
+	t.tick++
+	if t.tick >= t.grantTick+grantTicks {
+		t.sendGrants(true)
+		if t.env.Output != nil && t.unknown() {
+			t.env.Output.Ask()
+		}
+	}
+	t.status()
+}
+
+// unknown says whether some receiver has not been heard of.
+func (t *Task) unknown() bool {
+	for _, o := range t.outs {
+		if !o.granted {
+			return true
+		}
+	}
+	return false
+}
+
+// deliver takes a delivery of the input stream.
+func (t *Task) deliver(d Delivery) error {
+	switch {
+	case d.Reset:
+		t.inbox.restart()
+		return nil
+	case d.Drained:
+		t.inbox.drained()
+		t.noted = true
+		return nil
+	}
+	t.noted = true
+	return t.inbox.accept(d)
+}
+
+// sendGrants tells senders what was consumed: all channels, or those where it is news.
+func (t *Task) sendGrants(all bool) {
+	if t.env.Input == nil || !all && !t.noted {
+		return
+	}
+	t.noted = false
+	if all {
+		t.grantTick = t.tick
+	}
+	for _, c := range t.inbox.chans {
+		if all || c.granted != c.next || c.rewind {
+			c.granted = c.next
+			t.env.Input.Grant(c.grant())
+		}
+	}
+}
+
+// takeGrant takes a receiver's grant; it may ask for what is not at hand any more.
+func (t *Task) takeGrant(ctx context.Context, g Grant) error {
+	o := t.outlet(g.Channel)
+	if o == nil {
+		return nil
+	}
+	regenerate, err := o.grant(g, t.tick)
+	if err != nil {
+		return err
+	}
+	if err := o.differs(); err != nil {
+		return err
+	}
+	if regenerate {
+		return t.rewind(ctx, o, g.Next)
+	}
+	return nil
+}
+
+func (t *Task) outlet(channel int) *outlet {
+	for _, o := range t.outs {
+		if o.Index == channel {
+			return o
+		}
+	}
+	return nil
+}
+
+// advance hands over what may leave and takes steps while it can.
+func (t *Task) advance(ctx context.Context) (busy bool, err error) {
+	t.handOver()
+	for range stepBurst {
+		if t.stalled() || !t.allowed() {
+			return false, nil
+		}
+		stepped, err := t.step()
+		if err != nil {
+			if stepped, err = t.failed(ctx, err); err != nil {
+				return false, err
+			}
+		}
+		t.handOver()
+		if !stepped {
+			return false, nil
+		}
+		if t.consumedMuch() {
+			t.sendGrants(false)
+		}
+	}
+	return true, nil
+}
+
+// consumedMuch says whether a sender waits for news: a quarter of what it may have under way.
+func (t *Task) consumedMuch() bool {
+	return t.noted && t.env.Input != nil && t.stats.sinceGrant(grantWindow/4)
+}
+
+// allowed says whether the task may take entries: replay always may, a new task once its
+// generation's initial checkpoint is committed.
+func (t *Task) allowed() bool {
+	if t.final {
+		return false
+	}
+	if t.env.Go == nil {
+		return true
+	}
+	select {
+	case <-t.env.Go:
+		t.env.Go = nil
+		return true
+	default:
+		return false
+	}
+}
+
+// stalled says whether an output is full: then the task takes no step.
+func (t *Task) stalled() bool {
+	for _, o := range t.outs {
+		if o.full() {
+			return true
+		}
+	}
+	for _, p := range t.chain.sinks {
+		if p.full() {
+			return true
+		}
+	}
+	return false
+}
+
+// handOver lets go what the log is synced past.
+func (t *Task) handOver() {
+	synced := t.env.Log.Synced()
+	for _, o := range t.outs {
+		t.reserve(o)
+		for f := o.sendable(synced, t.tick); f != nil; f = o.sendable(synced, t.tick) {
+			o.sending(f, t.tick)
+			t.env.Output.Send(o.Index, f.buf, func(err error) {
+				t.mail.post(func() { o.done(f, err, t.tick) })
+			})
+		}
+	}
+	for _, p := range t.chain.sinks {
+		p.offer(synced)
+	}
+	t.persist(synced)
+}
+
+// reserve logs how far the channel may be handed over, well before it is needed.
+func (t *Task) reserve(o *outlet) {
+	upto, due := o.reserve()
+	if !due {
+		return
+	}
+	pos, err := t.env.Log.Append(EntryReserve, reserveEntry{o.Index, upto}.encode())
+	if err != nil {
+		return // the log is full: nothing leaves beyond the last reservation, and this is tried again
+	}
+	o.reserveUpto(upto, pos)
+}
+
+// step takes one entry of the log, or makes one.
+func (t *Task) step() (bool, error) {
+	if t.follow != nil {
+		return t.stepLogged()
+	}
+	return t.stepLive()
+}
+
+// stepLogged follows the log: a source task always, a streamed one in replay.
+func (t *Task) stepLogged() (bool, error) {
+	if t.entry == nil {
+		e, ok, err := t.follow.Next()
+		if err != nil {
+			return false, err
+		}
+		if t.replaying && (!ok || e.Pos > t.replayEnd) {
+			t.caughtUp()
+		}
+		if !ok {
+			if !t.spec.Source {
+				t.follow.Close()
+				t.follow = nil
+				return true, nil
+			}
+			return false, nil
+		}
+		t.entry = &e
+	}
+	done, err := t.apply(*t.entry)
+	if done {
+		t.entry = nil
+	}
+	return done, err
+}
+
+func (t *Task) caughtUp() {
+	t.replaying = false
+	t.recovery.TookMS = ms(t.env.Stopwatch() - t.recoverAt)
+	t.addHeldBack()
+	t.env.Observer.CaughtUp(t.recovery)
+	t.stats.setRecovery(t.recovery)
+}
+
+func (t *Task) addHeldBack() {
+	t.recovery.HeldBack, t.recovery.Compared = 0, 0
+	for _, o := range t.outs {
+		t.recovery.HeldBack += o.heldBack
+		t.recovery.Compared += o.compared
+	}
+	for _, p := range t.chain.sinks {
+		t.recovery.HeldBack += p.heldBack
+		t.recovery.Compared += p.compared
+	}
+}
+
+// apply applies one entry; false if its items are not at hand yet.
+func (t *Task) apply(e Entry) (bool, error) {
+	switch e.Kind {
+	case EntryIngest:
+		in, err := decodeIngest(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		return true, t.ingest(e.Pos, in)
+	case EntryBarrier:
+		b, err := decodeBarrier(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		return true, t.sourceBarrier(e.Pos, b)
+	case EntryOrder:
+		o, err := decodeOrder(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		return t.ordered(e.Pos, o)
+	case EntryControl:
+		ev, err := decodeControl(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		t.pos = e.Pos
+		return true, t.effects(t.aligner.Step(ev), e.Pos)
+	}
+	t.pos = e.Pos
+	return true, nil
+}
+
+// ordered repeats what the log says was taken.
+func (t *Task) ordered(pos abs.Position, e orderEntry) (bool, error) {
+	c := t.inbox.byIndex[e.channel]
+	if c == nil || e.first != c.next {
+		return false, fmt.Errorf("log entry %d takes number %d of channel %d, which the task is not at: log and snapshot are not of one run", pos, e.first, e.channel)
+	}
+	if !c.has(e.count) {
+		t.reread(c)
+		return false, nil
+	}
+	return true, t.consume(pos, c, e)
+}
+
+// stepLive takes what comes next, and logs that it did.
+func (t *Task) stepLive() (bool, error) {
+	if len(t.controls) > 0 {
+		ev := t.controls[0]
+		pos, err := t.env.Log.Append(EntryControl, encodeControl(ev))
+		if err != nil {
+			return false, ignoreFull(err)
+		}
+		t.controls = t.controls[1:]
+		t.pos = pos
+		return true, t.effects(t.aligner.Step(ev), pos)
+	}
+	c := t.inbox.pick(t.aligner.Blocked)
+	if c == nil {
+		for _, c := range t.inbox.chans {
+			if !t.aligner.Blocked(c.ID) {
+				t.reread(c)
+			}
+		}
+		return false, nil
+	}
+	e := orderEntry{max(t.stamp, t.env.Clock()), c.Index, c.next, c.held[0].count}
+	var buf [40]byte
+	pos, err := t.env.Log.Append(EntryOrder, e.encode(buf[:0]))
+	if err != nil {
+		return false, ignoreFull(err)
+	}
+	return true, t.consume(pos, c, e)
+}
+
+// ignoreFull leaves a full log to be tried again at the next tick.
+func ignoreFull(err error) error {
+	if errors.Is(err, ErrLogFull) {
+		return nil
+	}
+	return err
+}
+
+// reread reads the stream again if frames of the channel were dropped for want of memory.
+func (t *Task) reread(c *inChannel) {
+	if !c.starved() {
+		return
+	}
+	for _, c := range t.inbox.chans {
+		c.places, c.dropped = nil, false
+	}
+	t.inbox.reading = true
+	t.env.Input.Reread()
+}
+
+// consume takes count items of a channel and processes them.
+func (t *Task) consume(pos abs.Position, c *inChannel, e orderEntry) error {
+	t.pos, t.stamp = pos, e.stamp
+	kind, payload := t.inbox.take(c, e.count)
+	t.noted = true
+	t.stats.grantBytes += len(payload)
+	if kind != frame.Data {
+		return t.takeMark(pos, c, payload)
+	}
+	return t.process(pos, []Target{c.To}, Batch{Stamp: t.stamp, Count: e.count, Payload: payload})
+}
+
+func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
+	m, err := frame.DecodeMark(payload)
+	if err != nil {
+		panic(fmt.Sprintf("checked mark is malformed: %v", err))
+	}
+	ev := abs.Event{Channel: c.ID, Epoch: abs.Epoch(m.Value)}
+	switch m.Kind {
+	case frame.Barrier:
+		ev.Kind = abs.OnBarrier
+		if t.aligner.Pending() == 0 {
+			t.alignStart = t.env.Stopwatch()
+		}
+	case frame.End:
+		ev.Kind, ev.Epoch = abs.OnEnd, 0
+		c.ended = true
+	default:
+		return nil
+	}
+	return t.effects(t.aligner.Step(ev), pos)
+}
+
+// ingest processes a batch that a source has logged.
+func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
+	t.pos, t.stamp = pos, max(t.stamp, e.stamp)
+	payload, count := e.payload, e.count
+	if t.dedupe != nil && len(e.ids) > 0 {
+		var err error
+		if payload, count, err = t.fresh(payload, e.ids, count); err != nil {
+			return fmt.Errorf("log entry %d: %w", pos, err)
+		}
+	}
+	return t.process(pos, t.spec.Entry, Batch{Stamp: t.stamp, Count: count, Payload: payload})
+}
+
+// fresh returns the records that are no repeats; if all are, or none, without copying.
+func (t *Task) fresh(payload, ids []byte, count int) ([]byte, int, error) {
+	var kept []byte
+	n, copying := 0, false
+	r := entryReader{b: ids}
+	for rest := payload; len(rest) > 0; {
+		rec, after, err := frame.Next(rest)
+		if err != nil {
+			return nil, 0, err
+		}
+		id := r.bytes(r.uvarint())
+		if r.err != nil {
+			return nil, 0, r.err
+		}
+		one := rest[:len(rest)-len(after)]
+		if len(id) > 0 && t.dedupe.repeat(rec.Key, id, rec.Value) {
+			if !copying {
+				kept, copying = append(kept, payload[:len(payload)-len(rest)]...), true
+			}
+			t.stats.repeats.Add(1)
+		} else {
+			n++
+			if copying {
+				kept = append(kept, one...)
+			}
+		}
+		rest = after
+	}
+	if !copying {
+		return payload, count, nil
+	}
+	return kept, n, nil
+}
+
+// process runs records through the chain and ends the step.
+func (t *Task) process(pos abs.Position, to []Target, b Batch) error {
+	if t.replaying {
+		t.recovery.Replayed += uint64(b.Count)
+	}
+	t.stats.in.Add(uint64(b.Count))
+	t.stats.ingested.Add(uint64(b.Count))
+	var err error
+	switch {
+	case b.Count == 0:
+	case t.suspect == pos || t.giveUps[pos] != nil:
+		err = t.oneByOne(pos, to, b)
+	default:
+		err = t.chain.run(to, b, pos)
+	}
+	if err != nil {
+		return err
+	}
+	return t.endStep(pos)
+}
+
+// oneByOne runs the records of an entry singly, without those given up.
+func (t *Task) oneByOne(pos abs.Position, to []Target, b Batch) error {
+	index := 0
+	for rest := b.Payload; len(rest) > 0; index++ {
+		_, after, err := frame.Next(rest)
+		if err != nil {
+			return err
+		}
+		one := Batch{Stamp: b.Stamp, Count: 1, Payload: rest[:len(rest)-len(after)]}
+		rest = after
+		if t.giveUps[pos][index] {
+			continue
+		}
+		if err := t.chain.run(to, one, pos); err != nil {
+			return &recordError{index: index, record: append([]byte(nil), one.Payload...), err: err}
+		}
+	}
+	return nil
+}
+
+func (t *Task) endStep(pos abs.Position) error {
+	for _, o := range t.outs {
+		o.flush(pos)
+		if err := o.differs(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sourceBarrier takes a barrier that the coordinator has put into the source's log.
+func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
+	t.pos = pos
+	t.alignStart = t.env.Stopwatch()
+	fx := t.aligner.Step(abs.Event{Kind: abs.OnControlBarrier, Epoch: b.epoch})
+	if fx.Ignored {
+		return t.barrier(b.epoch, pos)
+	}
+	if err := t.effects(fx, pos); err != nil {
+		return err
+	}
+	if b.final {
+		t.final = true
+		t.env.Observer.Drained(b.epoch)
+	}
+	return nil
+}
+
+// effects does what the aligner says.
+func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
+	if fx.Freeze == 0 {
+		return nil
+	}
+	if err := t.barrier(fx.Freeze, pos); err != nil {
+		return err
+	}
+	return t.freeze(fx.Freeze, fx.Aligned)
+}
+
+// barrier sends a barrier on every output.
+func (t *Task) barrier(epoch abs.Epoch, pos abs.Position) error {
+	t.epoch = max(t.epoch, epoch)
+	for _, o := range t.outs {
+		o.mark(frame.Mark{Kind: frame.Barrier, Value: uint64(epoch)}, pos)
+	}
+	return t.endStep(pos)
+}
