@@ -1,0 +1,104 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/weir-stream/weir/abs"
+)
+
+// Diff tells whether the tasks of a new plan can go on from the state of the old one's, each from
+// its own: nil if so. The error joins what must not change. Free to change are checkpoints, what
+// connects sources and sinks to the outside, sinks as such, policies for failing records, and what is
+// added: tasks, operators at the end of a chain, outputs after the known ones.
+func Diff(old, new *Physical) error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if old.Job != new.Job {
+		fail("the plan is of job %s, the state of job %s", new.Job, old.Job)
+	}
+	if old.KeyGroups != new.KeyGroups {
+		fail("%d key groups, the state is divided into %d", new.KeyGroups, old.KeyGroups)
+	}
+	if old.Checkpoint.Mode != new.Checkpoint.Mode {
+		fail("checkpoint mode changes from %s to %s", old.Checkpoint.Mode, new.Checkpoint.Mode)
+	}
+	for i := range old.Tasks {
+		was := &old.Tasks[i]
+		is := new.Task(was.ID)
+		if is == nil {
+			fail("task %s on agent %s is gone, and its state with it: parallelism, placement and chains of what runs must stay", was.ID, was.Agent)
+			continue
+		}
+		diffTask(was, is, fail)
+		diffInputs(old, new, was.ID, fail)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the running state of job %s does not fit the new plan; undo these changes, or stop and delete the job and apply it anew without its state:\n%w",
+		old.Job, errors.Join(errs...))
+}
+
+func diffTask(was, is *Task, fail func(string, ...any)) {
+	if was.Agent != is.Agent {
+		fail("task %s moves from agent %s to %s", was.ID, was.Agent, is.Agent)
+	}
+	if (was.Source == nil) != (is.Source == nil) {
+		fail("task %s: a source cannot become an operator nor an operator a source", was.ID)
+	}
+	if was.Source != nil && is.Source != nil && was.Source.ID != is.Source.ID {
+		fail("task %s: id changes from %q to %q, which the remembered ids do not fit", was.ID, was.Source.ID, is.Source.ID)
+	}
+	for i := range was.Ops {
+		if i >= len(is.Ops) || is.Ops[i].Name != was.Ops[i].Name {
+			fail("task %s: operator %s leaves place %d of the chain, by which its state is found", was.ID, was.Ops[i].Name, i)
+			continue
+		}
+		diffOp(was.ID, &was.Ops[i], &is.Ops[i], fail)
+	}
+}
+
+func diffOp(task abs.TaskID, was, is *Op, fail func(string, ...any)) {
+	if was.Digest != is.Digest {
+		fail("task %s: operator %s changes its module from %s (%s) to %s (%s), whose memory differs", task, was.Name, was.Module, was.Digest, is.Module, is.Digest)
+	}
+	if !maps.Equal(was.Config, is.Config) {
+		fail("task %s: operator %s changes its config, which a restored one does not read again", task, was.Name)
+	}
+	if !slices.Equal(was.Inputs, is.Inputs) {
+		fail("task %s: operator %s changes its inputs from %s to %s", task, was.Name, list(was.Inputs), list(is.Inputs))
+	}
+	for i, port := range was.Outputs {
+		if i >= len(is.Outputs) || is.Outputs[i].Name != port.Name {
+			fail("task %s: output %s of operator %s is no longer number %d", task, port.Name, was.Name, i)
+		}
+	}
+}
+
+// diffInputs compares the channels into a task; the numbers of each are part of its state.
+func diffInputs(old, new *Physical, id abs.TaskID, fail func(string, ...any)) {
+	was, is := inputIDs(old, id), inputIDs(new, id)
+	for _, c := range was {
+		if !slices.Contains(is, c) {
+			fail("task %s: channel %s into it is gone", id, c)
+		}
+	}
+	for _, c := range is {
+		if !slices.Contains(was, c) {
+			fail("task %s: channel %s into it is new", id, c)
+		}
+	}
+}
+
+func inputIDs(p *Physical, id abs.TaskID) []abs.ChannelID {
+	var ids []abs.ChannelID
+	for _, c := range p.Channels {
+		if c.To == id {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,28 @@
+// Package job turns a job file into a graph and a graph into a physical plan.
+//
+//	file, err := job.Parse("vibration.yaml", data)    // the file, checked, errors with positions
+//	graph, err := job.Build(file)                     // nodes, edges, where nodes run
+//	plan, err := job.Plan(graph, agents, modules, 1, nil) // tasks, channels, chains on agents
+//
+// Everything here is pure: the same bytes, agents and digests give the same plan, byte for byte.
+//
+// # Where things run
+//
+// A source runs once on every agent that carries all labels of its `on` (all agents if it has none).
+// An operator without `on` runs where its input runs, and so does one whose `on` equals that of its
+// input: once per agent, or as the same number of parallel tasks. With another `on`, or with
+// `parallelism`, it runs as that many tasks (1 by default), spread round-robin over the matching
+// agents by name. A sink runs in the task whose output it takes.
+//
+// An operator is chained, that is called within the task of its input, if it has a single input and
+// either runs where the input runs without records having to change tasks, or both have just one
+// task, on the same agent. Otherwise its input is streamed.
+//
+// # What key_by means
+//
+// Without key_by records keep their key and go straight on. With it each record gets the key that
+// the rule says (`key` keeps the one it has) and goes to the task that owns the key's group. Where
+// the operator runs once per agent, or as one task, there is only one task to go to: the key changes
+// and the operator can still be chained. Parallelism above 1 needs a key_by unless the operator takes
+// over its input's tasks one to one.
+package job

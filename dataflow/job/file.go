@@ -1,0 +1,210 @@
+package job
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Pos is a place in a job file, both counted from 1.
+type Pos struct{ Line, Column int }
+
+// Error is one thing wrong with a job file.
+type Error struct {
+	File string
+	Pos  Pos
+	Text string // what is wrong
+	Hint string // what is allowed or what to do
+}
+
+func (e *Error) Error() string {
+	s := fmt.Sprintf("%s:%d:%d: %s", e.File, e.Pos.Line, e.Pos.Column, e.Text)
+	if e.Hint != "" {
+		s += "; " + e.Hint
+	}
+	return s
+}
+
+// Errors is everything wrong with a job file, in order of position. It is never empty.
+type Errors []*Error
+
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i, one := range e {
+		lines[i] = one.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap lets errors.As find the single errors.
+func (e Errors) Unwrap() []error {
+	errs := make([]error, len(e))
+	for i, one := range e {
+		errs[i] = one
+	}
+	return errs
+}
+
+// File is a job file whose parts and references have been checked. Sections keep the file's order.
+type File struct {
+	Path       string // as given to Parse, for messages
+	Name       string
+	Checkpoint Checkpoint
+	Sources    []Source
+	Operators  []Operator
+	Sinks      []Sink
+}
+
+// Mode says what a snapshot guarantees about operator state.
+type Mode string
+
+// Modes of checkpoints.
+const (
+	ExactlyOnce Mode = "exactly_once" // barriers are aligned
+	AtLeastOnce Mode = "at_least_once"
+)
+
+// Checkpoint says when snapshots are taken.
+type Checkpoint struct {
+	IntervalMS int64 `json:"interval_ms"`  // between starts, milliseconds
+	TimeoutMS  int64 `json:"timeout_ms"`   // after which a running one is aborted, milliseconds
+	MinPauseMS int64 `json:"min_pause_ms"` // between the end of one and the start of the next, milliseconds
+	Mode       Mode  `json:"mode"`
+	Replicate  bool  `json:"replicate"` // to the object store; a checkpoint then counts once replicated
+}
+
+// Labels select agents: an agent matches if it carries all of them.
+type Labels map[string]string
+
+// Source is one entry of the section sources.
+type Source struct {
+	Name string
+	Pos  Pos
+	MQTT *MQTTSource
+	Key  KeyRule
+	ID   string // JSON path of the field by which repeats are dropped, per key; empty: none
+	// IDWindow is how many of a key's last messages are remembered by id; 0 without an ID.
+	IDWindow int
+	Time     TimeRule
+	On       Labels
+}
+
+// MQTTSource subscribes to topics of a broker.
+type MQTTSource struct {
+	Broker       string   `json:"broker,omitempty"` // empty: the agent's own listener, else its hub's
+	ClientID     string   `json:"client_id,omitempty"`
+	User         string   `json:"user,omitempty"`
+	PasswordFile string   `json:"password_file,omitempty"`
+	TLS          *TLS     `json:"tls,omitempty"`
+	Topics       []string `json:"topics"`
+	QoS          byte     `json:"qos"`
+}
+
+// TLS names the files of a secured connection, on the agent's machine.
+type TLS struct {
+	CAFile   string `json:"ca_file,omitempty"` // empty: the system's authorities
+	CertFile string `json:"cert_file,omitempty"`
+	KeyFile  string `json:"key_file,omitempty"`
+}
+
+// TimeUnit is how an event time is written in a record.
+type TimeUnit string
+
+// Units of event times: numbers since 1970, or a string.
+const (
+	Seconds      TimeUnit = "s"
+	Milliseconds TimeUnit = "ms"
+	Microseconds TimeUnit = "us"
+	Nanoseconds  TimeUnit = "ns"
+	RFC3339      TimeUnit = "rfc3339"
+)
+
+// TimeRule says where a record's event time comes from. The zero rule is the time of arrival.
+type TimeRule struct {
+	JSON string   `json:"json,omitempty"` // path of the field
+	Unit TimeUnit `json:"unit,omitempty"`
+}
+
+// OnError says what becomes of a record on which an operator fails.
+type OnError string
+
+// Policies for failing records.
+const (
+	DeadLetter OnError = "dead_letter" // kept by the agent, with the reason
+	Skip       OnError = "skip"        // dropped and counted
+	Fail       OnError = "fail"        // the task stops
+)
+
+// Operator is one entry of the section operators.
+type Operator struct {
+	Name        string
+	Pos         Pos
+	WASM        string // name@version, or a path relative to the job file, starting with ./
+	WASMPos     Pos
+	From        []Ref
+	KeyBy       KeyRule // zero: records keep key and task
+	KeyByPos    Pos
+	Parallelism int // 0: not given
+	On          Labels
+	OnPos       Pos
+	Config      map[string]string
+	OnError     OnError
+}
+
+// IsPath tells whether WASM names a file beside the job file, not a registered operator.
+func (o Operator) IsPath() bool { return isModulePath(o.WASM) }
+
+// Ref names an output of a source or operator.
+type Ref struct {
+	Node   string
+	Output string // MainOutput unless a side output is named
+	Pos    Pos
+}
+
+// MainOutput is the name of a source's only output and of an operator's first one.
+const MainOutput = "out"
+
+func (r Ref) String() string {
+	if r.Output == MainOutput {
+		return r.Node
+	}
+	return r.Node + "." + r.Output
+}
+
+// Commit says when a sink hands over.
+type Commit string
+
+// Immediate hands a record over as soon as the output rule allows.
+const Immediate Commit = "immediate"
+
+// Sink is one entry of the section sinks. One of MQTT, Log and File is set.
+type Sink struct {
+	Name   string
+	Pos    Pos
+	MQTT   *MQTTSink
+	Log    *LogSink
+	File   *FileSink
+	From   []Ref
+	Commit Commit
+}
+
+// MQTTSink publishes records. Topic and Payload are templates.
+type MQTTSink struct {
+	Broker       string `json:"broker,omitempty"` // empty: the agent's own listener, else its hub's
+	ClientID     string `json:"client_id,omitempty"`
+	User         string `json:"user,omitempty"`
+	PasswordFile string `json:"password_file,omitempty"`
+	TLS          *TLS   `json:"tls,omitempty"`
+	Topic        string `json:"topic"`
+	Payload      string `json:"payload"`
+	QoS          byte   `json:"qos"`
+	Retain       bool   `json:"retain,omitempty"`
+}
+
+// LogSink writes records to the agent's log.
+type LogSink struct{}
+
+// FileSink appends lines to a file on the agent's machine. Line is a template.
+type FileSink struct {
+	Path string `json:"path"` // relative: within the agent's data directory
+	Line string `json:"line"`
+}

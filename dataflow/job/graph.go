@@ -1,0 +1,305 @@
+package job
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// NodeKind tells what a node of the graph is.
+type NodeKind string
+
+// Kinds of nodes.
+const (
+	SourceNode   NodeKind = "source"
+	OperatorNode NodeKind = "operator"
+	SinkNode     NodeKind = "sink"
+)
+
+// Graph is a job's logical graph.
+type Graph struct {
+	File *File
+	// Nodes are the sources, the operators and the sinks, each in the order of the file.
+	Nodes []Node
+	// Edges are in order of receiver and input.
+	Edges    []Edge
+	Warnings []string
+}
+
+// Node is a source, an operator or a sink.
+type Node struct {
+	Kind  NodeKind
+	Name  string
+	Index int // in the file's section
+	Place Placement
+	// Outputs are the names by which others take records, MainOutput first, the rest sorted. A sink
+	// has none.
+	Outputs []string
+}
+
+// Placement says where a node runs, whatever agents there are.
+type Placement struct {
+	// Root is the node that the placement is taken over from: nodes with the same root run side by
+	// side, instance by instance. It is the node's own index where it says itself where it runs.
+	Root     int
+	On       Labels
+	PerAgent bool
+	Tasks    int // number of tasks where it is not once per agent
+}
+
+// Edge leads from an output to an input.
+type Edge struct {
+	From, To int // nodes
+	Output   string
+	Input    int // index in the receiver's `from`
+	KeyBy    KeyRule
+}
+
+// Build makes the graph of a checked file and finds out where its nodes run. The error is an
+// [Errors]: a cycle, or an operator of which it cannot be said where it runs.
+func Build(f *File) (*Graph, error) {
+	g := &Graph{File: f}
+	byName := g.addNodes()
+	g.addEdges(byName)
+	r := &reader{file: f.Path}
+	order, ok := g.order()
+	if !ok {
+		g.refuseCycle(r)
+		return nil, r.err()
+	}
+	for _, n := range order {
+		g.place(r, n)
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	g.warnUnused()
+	return g, nil
+}
+
+func (g *Graph) addNodes() map[string]int {
+	byName := map[string]int{}
+	add := func(kind NodeKind, name string, index int) {
+		byName[name] = len(g.Nodes)
+		n := Node{Kind: kind, Name: name, Index: index}
+		if kind != SinkNode {
+			n.Outputs = []string{MainOutput}
+		}
+		g.Nodes = append(g.Nodes, n)
+	}
+	for i, s := range g.File.Sources {
+		add(SourceNode, s.Name, i)
+	}
+	for i, o := range g.File.Operators {
+		add(OperatorNode, o.Name, i)
+	}
+	for i, s := range g.File.Sinks {
+		add(SinkNode, s.Name, i)
+	}
+	return byName
+}
+
+func (g *Graph) addEdges(byName map[string]int) {
+	for to := range g.Nodes {
+		var key KeyRule
+		if g.Nodes[to].Kind == OperatorNode {
+			key = g.operator(to).KeyBy
+		}
+		for input, ref := range g.from(to) {
+			from, known := byName[ref.Node]
+			if !known || g.Nodes[from].Kind == SinkNode {
+				panic(fmt.Sprintf("job: %s takes %s, which Parse should have refused", g.Nodes[to].Name, ref))
+			}
+			n := &g.Nodes[from]
+			if !slices.Contains(n.Outputs, ref.Output) {
+				n.Outputs = append(n.Outputs, ref.Output)
+				slices.Sort(n.Outputs[1:])
+			}
+			g.Edges = append(g.Edges, Edge{From: from, To: to, Output: ref.Output, Input: input, KeyBy: key})
+		}
+	}
+}
+
+func (g *Graph) operator(n int) *Operator { return &g.File.Operators[g.Nodes[n].Index] }
+
+func (g *Graph) from(n int) []Ref {
+	switch node := g.Nodes[n]; node.Kind {
+	case OperatorNode:
+		return g.File.Operators[node.Index].From
+	case SinkNode:
+		return g.File.Sinks[node.Index].From
+	}
+	return nil
+}
+
+// in returns the edges that lead to a node, by input.
+func (g *Graph) in(n int) []Edge {
+	var edges []Edge
+	for _, e := range g.Edges {
+		if e.To == n {
+			edges = append(edges, e)
+		}
+	}
+	return edges
+}
+
+// out returns the edges that lead from an output of a node, in order of receiver and input.
+func (g *Graph) out(n int, output string) []Edge {
+	var edges []Edge
+	for _, e := range g.Edges {
+		if e.From == n && e.Output == output {
+			edges = append(edges, e)
+		}
+	}
+	return edges
+}
+
+// order returns the nodes such that each comes after what it takes records from; among those that
+// could be next, the first one of the file. It is false if there is a cycle.
+func (g *Graph) order() ([]int, bool) {
+	waits := make([]int, len(g.Nodes))
+	for _, e := range g.Edges {
+		waits[e.To]++
+	}
+	var order []int
+	for len(order) < len(g.Nodes) {
+		next := slices.Index(waits, 0)
+		if next < 0 {
+			return order, false
+		}
+		waits[next] = -1
+		order = append(order, next)
+		for _, e := range g.Edges {
+			if e.From == next {
+				waits[e.To]--
+			}
+		}
+	}
+	return order, true
+}
+
+// refuseCycle reports the first cycle in the order of the file.
+func (g *Graph) refuseCycle(r *reader) {
+	cycle := g.cycle()
+	names := make([]string, 0, len(cycle)+1)
+	for _, n := range cycle {
+		names = append(names, g.Nodes[n].Name)
+	}
+	names = append(names, names[0])
+	r.fail(g.operator(cycle[0]).Pos, "a job's records must not come back to an operator that has passed them on",
+		"operators form a cycle: %s", strings.Join(names, " → "))
+}
+
+// cycle finds one by depth-first search in the order of the file.
+func (g *Graph) cycle() []int {
+	const unseen, open, done = 0, 1, 2
+	state := make([]int, len(g.Nodes))
+	var path []int
+	var visit func(n int) []int
+	visit = func(n int) []int {
+		state[n] = open
+		path = append(path, n)
+		for _, e := range g.Edges {
+			if e.From != n || state[e.To] == done {
+				continue
+			}
+			if state[e.To] == open {
+				return path[slices.Index(path, e.To):]
+			}
+			if c := visit(e.To); c != nil {
+				return c
+			}
+		}
+		state[n] = done
+		path = path[:len(path)-1]
+		return nil
+	}
+	for n := range g.Nodes {
+		if state[n] == unseen {
+			if c := visit(n); c != nil {
+				return c
+			}
+		}
+	}
+	panic("job: no cycle in a graph that has no order")
+}
+
+// place decides where a node runs; what it takes records from has been placed.
+func (g *Graph) place(r *reader, n int) {
+	switch g.Nodes[n].Kind {
+	case SourceNode:
+		g.Nodes[n].Place = Placement{Root: n, On: g.File.Sources[g.Nodes[n].Index].On, PerAgent: true}
+	case OperatorNode:
+		g.Nodes[n].Place = g.placeOperator(r, n)
+	case SinkNode:
+		// A sink has an instance in each task that feeds it.
+		g.Nodes[n].Place = Placement{Root: n}
+	}
+}
+
+func (g *Graph) placeOperator(r *reader, n int) Placement {
+	op, edges := g.operator(n), g.in(n)
+	base := g.Nodes[edges[0].From].Place
+	same := true
+	for _, e := range edges[1:] {
+		same = same && g.Nodes[e.From].Place.Root == base.Root
+	}
+	elsewhere := op.On != nil && !(same && maps.Equal(op.On, base.On))
+	tasks := op.Parallelism
+	switch {
+	case !elsewhere && !same && op.On == nil:
+		r.fail(op.Pos, "say with on where it runs, or give its inputs the same place",
+			"operator %s has inputs that run in different places: %s", op.Name, g.places(edges))
+		return base
+	case !elsewhere && tasks == 0, !elsewhere && !base.PerAgent && tasks == base.Tasks:
+		return base
+	case tasks == 0:
+		tasks = 1
+	}
+	if tasks > 1 && op.KeyBy.IsZero() {
+		r.fail(op.Pos, "key_by: key divides them by the key they have",
+			"operator %s has parallelism %d and no key_by that says how records are divided", op.Name, tasks)
+	}
+	on := base.On
+	if elsewhere {
+		on = op.On
+	}
+	return Placement{Root: n, On: on, Tasks: tasks}
+}
+
+func (g *Graph) places(edges []Edge) string {
+	var s []string
+	for _, e := range edges {
+		s = append(s, g.Nodes[e.From].Name+" "+g.Nodes[e.From].Place.String())
+	}
+	return list(s)
+}
+
+func (p Placement) String() string {
+	on := "any agent"
+	if len(p.On) > 0 {
+		on = p.On.String()
+	}
+	if p.PerAgent {
+		return "once per agent (" + on + ")"
+	}
+	return fmt.Sprintf("in parallel %d (%s)", p.Tasks, on)
+}
+
+func (l Labels) String() string {
+	pairs := make([]string, 0, len(l))
+	for _, k := range sortedKeys(l) {
+		pairs = append(pairs, k+"="+l[k])
+	}
+	return strings.Join(pairs, ",")
+}
+
+func (g *Graph) warnUnused() {
+	for n, node := range g.Nodes {
+		if node.Kind == SinkNode || slices.ContainsFunc(g.Edges, func(e Edge) bool { return e.From == n }) {
+			continue
+		}
+		g.Warnings = append(g.Warnings, fmt.Sprintf("%s %s: nothing takes its records, they are dropped", node.Kind, node.Name))
+	}
+}

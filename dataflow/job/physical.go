@@ -1,0 +1,176 @@
+package job
+
+import "github.com/weir-stream/weir/abs"
+
+// Agent is what a plan needs to know of an agent.
+type Agent struct {
+	Name       string            `json:"name"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	MQTTListen bool              `json:"mqtt_listen,omitempty"` // runs an MQTT listener of its own
+}
+
+// Physical is a job's physical plan: what runs where and who sends to whom. It is stored as JSON.
+type Physical struct {
+	Job        string         `json:"job"`
+	Generation abs.Generation `json:"generation"`
+	KeyGroups  int            `json:"key_groups"`
+	Checkpoint Checkpoint     `json:"checkpoint"`
+	Tasks      []Task         `json:"tasks"`
+	Channels   []Channel      `json:"channels"` // a channel's Index is its place here
+	Promises   []Promise      `json:"promises"`
+	Warnings   []string       `json:"warnings,omitempty"`
+}
+
+// Task is a chain of operators run by one goroutine. It has either a source or streamed inputs. Its
+// ID is that of the node at its head.
+type Task struct {
+	ID     abs.TaskID  `json:"id"`
+	Agent  string      `json:"agent"`
+	Source *SourceTask `json:"source,omitempty"`
+	// Ops are the operators; each is fed by one of a lower index, or by the source, or, the first one
+	// of a streamed task, by Inputs. The place here is the prefix of the operator's keys in snapshots.
+	Ops []Op `json:"ops,omitempty"`
+	// Inputs are the channels of a streamed task, by ascending channel index.
+	Inputs []Input    `json:"inputs,omitempty"`
+	Sinks  []SinkTask `json:"sinks,omitempty"`
+}
+
+// SourceTask is the source at the head of a task, its templates expanded for the agent.
+type SourceTask struct {
+	Name     string      `json:"name"`
+	MQTT     *MQTTSource `json:"mqtt,omitempty"`
+	Key      KeyRule     `json:"key"`
+	ID       string      `json:"id,omitempty"`
+	IDWindow int         `json:"id_window,omitempty"`
+	Time     TimeRule    `json:"time,omitzero"`
+	Targets  []Target    `json:"targets,omitempty"`
+}
+
+// Op is one operator of a task.
+type Op struct {
+	Name    string            `json:"name"`
+	Module  string            `json:"module"` // as in the job file
+	Digest  string            `json:"digest"`
+	Config  map[string]string `json:"config,omitempty"`
+	OnError OnError           `json:"on_error"`
+	Inputs  []string          `json:"inputs"` // the references of `from`, by input index
+	// Outputs by output index. The first is MainOutput; names added later come last, since a guest
+	// may remember an index.
+	Outputs []OutputPort `json:"outputs"`
+}
+
+// OutputPort is an output of an operator and where its records go. Without targets they are dropped.
+type OutputPort struct {
+	Name    string   `json:"name"`
+	Targets []Target `json:"targets,omitempty"`
+}
+
+// TargetKind tells what takes records.
+type TargetKind string
+
+// Kinds of targets.
+const (
+	ToOp     TargetKind = "op"     // an operator of the same task
+	ToSink   TargetKind = "sink"   // a sink of the same task
+	ToStream TargetKind = "stream" // channels to other tasks
+)
+
+// Target is one receiver of an output's records.
+type Target struct {
+	Kind  TargetKind `json:"kind"`
+	Index int        `json:"index"` // in Ops or Sinks; 0 for a stream
+	Input int        `json:"input"` // index of the receiving operator's input
+	// KeyBy is the rule by which the record gets a new key before it is passed on; zero: none.
+	KeyBy KeyRule `json:"key_by,omitzero"`
+	// Channels are plan indexes by partition: a record goes to
+	// Channels[Partition(KeyGroup(key), len(Channels))]. Marks go to all.
+	Channels []int `json:"channels,omitempty"`
+}
+
+// Input is a channel of a streamed task and what takes its records.
+type Input struct {
+	Channel int `json:"channel"` // plan index
+	Op      int `json:"op"`
+	Input   int `json:"input"`
+}
+
+// Channel is one streamed channel. Its ID is "<from>.<output>><to>.<input>", where from is the sending
+// operator's or source's own instance ("smooth@g1", "fleet/0").
+type Channel struct {
+	Index     int           `json:"index"`
+	ID        abs.ChannelID `json:"id"`
+	From      abs.TaskID    `json:"from"`
+	To        abs.TaskID    `json:"to"`
+	Partition int           `json:"partition"` // of the receivers, from 0
+	Of        int           `json:"of"`        // number of partitions; 1: not divided
+}
+
+// SinkTask is a sink in a task, fed by one output; its templates are expanded for the agent.
+type SinkTask struct {
+	Name string `json:"name"`
+	// Channel names the numbered sequence of records that the sink hands over: "<from>.<output>><sink>".
+	Channel abs.ChannelID `json:"channel"`
+	Commit  Commit        `json:"commit"`
+	MQTT    *MQTTSink     `json:"mqtt,omitempty"`
+	Log     *LogSink      `json:"log,omitempty"`
+	File    *FileSink     `json:"file,omitempty"`
+}
+
+// Task returns the task of that id, nil if the plan has none.
+func (p *Physical) Task(id abs.TaskID) *Task {
+	for i := range p.Tasks {
+		if p.Tasks[i].ID == id {
+			return &p.Tasks[i]
+		}
+	}
+	return nil
+}
+
+// On returns the tasks of an agent, in plan order.
+func (p *Physical) On(agent string) []*Task {
+	var tasks []*Task
+	for i := range p.Tasks {
+		if p.Tasks[i].Agent == agent {
+			tasks = append(tasks, &p.Tasks[i])
+		}
+	}
+	return tasks
+}
+
+// Agents returns the names of the agents that run tasks, sorted.
+func (p *Physical) Agents() []string {
+	seen := map[string]bool{}
+	for _, t := range p.Tasks {
+		seen[t.Agent] = true
+	}
+	return sortedKeys(seen)
+}
+
+// Outputs returns the channels on which a task sends, by ascending index.
+func (p *Physical) Outputs(id abs.TaskID) []Channel {
+	var out []Channel
+	for _, c := range p.Channels {
+		if c.From == id {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Promise says how often a record shows up somewhere, and why.
+type Promise struct {
+	Of     string `json:"of"` // "source NAME", "state" or "sink NAME"
+	Level  Level  `json:"level"`
+	Reason string `json:"reason"`
+}
+
+// Level is how often a record counts.
+type Level string
+
+// Levels of promises.
+const (
+	Exactly Level = "exactly once"
+	AtLeast Level = "at least once"
+	AtMost  Level = "at most once"
+	Unsure  Level = "no promise"
+)

@@ -1,0 +1,67 @@
+package job
+
+import "strings"
+
+// promises says, for every source, the state and every sink, how often a record counts.
+func promises(g *Graph) []Promise {
+	var all []Promise
+	for _, s := range g.File.Sources {
+		all = append(all, sourcePromise(s))
+	}
+	all = append(all, statePromise(g.File.Checkpoint))
+	for _, s := range g.File.Sinks {
+		all = append(all, sinkPromise(s))
+	}
+	return all
+}
+
+func sourcePromise(s Source) Promise {
+	p := Promise{Of: "source " + s.Name}
+	if s.MQTT == nil {
+		panic("job: source " + s.Name + " of no kind")
+	}
+	switch {
+	case s.MQTT.QoS == 0:
+		p.Level, p.Reason = AtMost, "at QoS 0 the broker keeps nothing for a source that is away or slow"
+	case s.ID != "":
+		p.Level, p.Reason = Exactly, "acknowledged once on disk; repeats are dropped by id "+s.ID
+	case s.MQTT.QoS == 1:
+		p.Level, p.Reason = AtLeast, "acknowledged once on disk; at QoS 1 the broker may send a copy, which counts as a new record; an id would drop it"
+	default:
+		p.Level, p.Reason = AtLeast, "acknowledged once on disk; a kill before the broker has the acknowledgement brings a copy, which an id would drop"
+	}
+	return p
+}
+
+func statePromise(c Checkpoint) Promise {
+	p := Promise{Of: "state", Level: Exactly, Reason: "every logged record is in operator state once, across kills and power cuts"}
+	if c.Mode == AtLeastOnce {
+		p.Level, p.Reason = AtLeast, "barriers are not aligned: after a return to a checkpoint a record may count again"
+	}
+	if !c.Replicate {
+		p.Reason += "; without replication a device that is lost takes its state with it"
+	}
+	return p
+}
+
+func sinkPromise(s Sink) Promise {
+	p := Promise{Of: "sink " + s.Name}
+	template := ""
+	switch {
+	case s.MQTT != nil:
+		template = s.MQTT.Topic + s.MQTT.Payload
+		p.Level, p.Reason = AtLeast, "what was published and not yet acknowledged is published again after a cut or a kill"
+		if s.MQTT.QoS == 0 {
+			p.Level, p.Reason = Unsure, "at QoS 0 the broker acknowledges nothing, so a message may be lost on the way or sent again"
+		}
+	case s.File != nil:
+		template = s.File.Line
+		p.Level, p.Reason = AtLeast, "lines written and not yet noted as such are written again after a kill"
+	case s.Log != nil:
+		p.Level, p.Reason = AtLeast, "records logged and not yet noted as such are logged again after a kill"
+	}
+	if strings.Contains(template, "{number}") && strings.Contains(template, "{channel}") {
+		p.Reason += "; a repeat has the same channel and number, so a reader can drop it"
+	}
+	return p
+}
