@@ -34,8 +34,9 @@ const (
 	// for (a source; all forward inputs detached or ended). Any task may be given it at any time,
 	// more than once: elsewhere it only opens the epoch.
 	OnControlBarrier
-	// OnAbort: Epoch and all before it are over. A part of it that is already frozen belongs to no
-	// checkpoint any more; its changes must still reach the next version.
+	// OnAbort: Epoch and all before it are over: aborted, or committed without this task's part. A
+	// part of it that is frozen already belongs to no checkpoint; its changes must still reach the
+	// next version.
 	OnAbort
 	// OnEnd: Channel has ended; nothing follows on it.
 	OnEnd
@@ -391,7 +392,7 @@ func (a *Aligner) freezeIfAligned(fx *Effects) {
 	fx.Freeze, fx.Aligned = n, a.aligned()
 	a.finished, a.pending = n, 0
 	clear(a.delivered)
-	a.dropLog(n, fx) // the log of an older epoch: that barrier will not come round before this one
+	a.dropLog(n, fx) // of an older epoch: it was over before this one started
 	a.startLog(n, fx)
 }
 

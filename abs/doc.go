@@ -35,6 +35,9 @@ type Position uint64
 type Cut struct {
 	Sent     map[ChannelID]Seq `json:"sent,omitempty"`
 	Consumed map[ChannelID]Seq `json:"consumed,omitempty"`
+	// Logged, in a loop head, is the highest number that the part's loop log holds of each back edge,
+	// the barrier that came round included.
+	Logged map[ChannelID]Seq `json:"logged,omitempty"`
 }
 
 func (e Epoch) String() string { return fmt.Sprintf("epoch %d", uint64(e)) }
