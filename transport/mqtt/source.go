@@ -1,0 +1,252 @@
+package mqtt
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
+	"github.com/weir-stream/weir/dataflow/template"
+)
+
+// SourceConfig says what a source receives and how messages become records.
+type SourceConfig struct {
+	Broker Broker
+	// Topics are the filters to subscribe to, at least one. The session persists at the broker: when
+	// topics are taken away, [Source.Forget] the session or use another client id, or what they match
+	// keeps coming.
+	Topics []string
+	QoS    byte
+	Key    KeyRule
+	// ID is a gjson path to a string, a number or a boolean by which repeats are recognised; empty: none.
+	ID   string
+	Time TimeRule
+}
+
+// Bounds of a source.
+const (
+	// batchBytes of waiting messages are logged at once, whatever is under way: a larger batch
+	// saves nothing more per message.
+	batchBytes = 32 << 10
+	// linger is how long messages wait at most for an earlier batch to become durable, so that they
+	// share the next sync. Without a batch under way nothing waits.
+	linger = 5 * time.Millisecond
+	// stopWait bounds the wait for batches to become durable when the source stops. What is not
+	// acknowledged by then comes again.
+	stopWait = 2 * time.Second
+	// subackWait bounds the wait for the answer to SUBSCRIBE.
+	subackWait = 20 * time.Second
+)
+
+// messageOverhead is what a waiting message costs beyond its bytes: structs, string and slice headers.
+const messageOverhead = 192
+
+// bounds of what a source holds in memory, in bytes, apart so that tests can make them small.
+type sourceBounds struct {
+	// queue of messages not yet logged; behind it the broker waits (QoS 1, 2) or the oldest are shed
+	// (QoS 0). 4 MiB are seconds of a busy line and bearable on a small device.
+	queue int
+	// underway: messages logged and not yet durable. A disk that takes 1 MiB without a sync stands still.
+	underway int
+	// logRetry is the wait between attempts when the log is full.
+	logRetry backoff
+}
+
+var defaultSourceBounds = sourceBounds{4 << 20, 1 << 20, backoff{50 * time.Millisecond, 2 * time.Second}}
+
+// SourceState is what a source is doing.
+type SourceState uint32
+
+// States of a source.
+const (
+	SourceStopped    SourceState = iota
+	SourceConnecting             // or waiting to try again
+	SourceSubscribing
+	SourceReceiving
+	SourceLogFull // messages wait unacknowledged until the log has room
+)
+
+func (s SourceState) String() string {
+	return [...]string{"stopped", "connecting", "subscribing", "receiving", "log full"}[s]
+}
+
+// SourceStatus is a snapshot of a source's state and of its counters since it was made.
+type SourceStatus struct {
+	Link  LinkStatus
+	State SourceState
+
+	Received   uint64 // messages, repeats included
+	Repeated   uint64 // recognised by their packet identifier and not taken again
+	Logged     uint64 // records durable in the log
+	Acked      uint64 // messages acknowledged with PUBACK or PUBREC
+	Shed       uint64 // QoS 0 messages given up for want of room
+	DeadLetter uint64 // messages kept as dead letters
+	WithoutID  uint64 // records logged without an id though the source names one
+
+	Waiting int64 // bytes of messages that are not logged yet
+}
+
+// Source receives messages and logs them. It implements [dataflow.Source].
+type Source struct {
+	cfg    SourceConfig
+	link   *link
+	deps   Deps
+	bounds sourceBounds
+
+	state, outer atomic.Uint32 // the state, and that of the connection alone; set by the run's owner
+	waiting      atomic.Int64
+	received, repeated, logged, acked,
+	shed, dead, withoutID atomic.Uint64
+}
+
+// NewSource checks the configuration. Nothing is connected before Run.
+func NewSource(cfg SourceConfig, deps Deps) (*Source, error) {
+	l, err := newLink(cfg.Broker, false, deps)
+	if err != nil {
+		return nil, fmt.Errorf("mqtt source: %w", err)
+	}
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("mqtt source %s: %w", l.url, err)
+	}
+	return &Source{cfg: cfg, link: l, deps: l.deps, bounds: defaultSourceBounds}, nil
+}
+
+func (c SourceConfig) check() error {
+	if len(c.Topics) == 0 {
+		return errors.New("no topics; name at least one")
+	}
+	for _, t := range c.Topics {
+		if err := checkFilter(t); err != nil {
+			return err
+		}
+	}
+	if c.QoS > 2 {
+		return fmt.Errorf("QoS %d; give 0, 1 or 2", c.QoS)
+	}
+	if err := c.Key.check(); err != nil {
+		return err
+	}
+	return c.Time.check()
+}
+
+// Status may be called at any time.
+func (s *Source) Status() SourceStatus {
+	return SourceStatus{
+		Link: s.link.status(), State: SourceState(s.state.Load()),
+		Received: s.received.Load(), Repeated: s.repeated.Load(), Logged: s.logged.Load(), Acked: s.acked.Load(),
+		Shed: s.shed.Load(), DeadLetter: s.dead.Load(), WithoutID: s.withoutID.Load(), Waiting: s.waiting.Load(),
+	}
+}
+
+// Forget makes the broker drop the session and what waits in it. The source must not be running.
+func (s *Source) Forget(ctx context.Context) error { return s.link.forget(ctx) }
+
+// Run receives until ctx ends, and then returns nil once everything that it started has ended. It
+// waits briefly for what it has logged to become durable and be acknowledged. An unreachable broker
+// is tried for ever and a full log waited for; an error is one of the log.
+func (s *Source) Run(ctx context.Context, in dataflow.Ingest) error {
+	linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
+	sessions, linkEnded := make(chan *session), make(chan struct{})
+	go func() {
+		defer close(linkEnded)
+		s.link.run(linkCtx, sessions)
+	}()
+	r := newReceiver(s, in)
+	err := r.run(ctx, sessions)
+	r.stop(err)
+	stopLink()
+	<-linkEnded
+	s.enter(SourceStopped)
+	s.state.Store(uint32(SourceStopped))
+	if err != nil {
+		return fmt.Errorf("mqtt source %s: %w", s.link.url, err)
+	}
+	return nil
+}
+
+// enter notes the state of the connection, which shows unless the log is full.
+func (s *Source) enter(st SourceState) {
+	s.outer.Store(uint32(st))
+	if SourceState(s.state.Load()) != SourceLogFull {
+		s.state.Store(uint32(st))
+	}
+}
+
+func (s *Source) logFull(full bool) {
+	if full {
+		s.state.Store(uint32(SourceLogFull))
+		return
+	}
+	s.state.Store(s.outer.Load())
+}
+
+// message is a received PUBLISH that is not logged yet.
+type message struct {
+	topic   string
+	payload []byte
+	lost    int      // bytes of the payload that were too many and thrown away
+	arrived int64    // milliseconds since 1970
+	receipt *receipt // nil at QoS 0
+}
+
+func (m message) size() int { return messageOverhead + len(m.topic) + len(m.payload) }
+
+// record makes the message's record and id, or says why it cannot be one.
+func (c SourceConfig) record(m message) (rec frame.Record, recID string, err error) {
+	rec = frame.Record{Value: m.payload, Time: m.arrived}
+	if m.lost > 0 {
+		return rec, "", fmt.Errorf("message of %d bytes, a record has at most %d", len(m.payload)+m.lost, frame.MaxRecord)
+	}
+	byID := c.ID != ""
+	if byKey, byTime := c.Key.Kind == KeyJSON, c.Time.Path != ""; (byKey || byTime || byID) && !gjson.ValidBytes(m.payload) {
+		switch {
+		case byKey:
+			return rec, "", fmt.Errorf("the payload is not JSON; the key field %q is needed", c.Key.Path)
+		case byTime:
+			return rec, "", fmt.Errorf("the payload is not JSON; the time field %q is needed", c.Time.Path)
+		}
+		byID = false
+	}
+	key, err := c.Key.key(m.topic, m.payload)
+	if err != nil {
+		return rec, "", err
+	}
+	rec.Key = []byte(key)
+	if rec.Time, err = c.Time.time(m.payload, m.arrived); err != nil {
+		return rec, "", err
+	}
+	if key != m.topic {
+		var ok bool
+		if rec.Headers, ok = frame.AppendHeader(nil, template.TopicHeader, []byte(m.topic)); !ok {
+			return rec, "", fmt.Errorf("topic of %d bytes, at most %d", len(m.topic), maxString)
+		}
+	}
+	if byID {
+		recID = id(c.ID, m.payload)
+	}
+	return rec, recID, rec.Check()
+}
+
+// deadLetter is the record to keep of a message that cannot be one: under its topic, as it came,
+// and cut where it is too large, which the reason then says.
+func deadLetter(m message, reason string) (frame.Record, string) {
+	rec := frame.Record{Time: m.arrived, Key: []byte(m.topic), Value: m.payload}
+	if over := rec.Size() - frame.MaxRecord; over > 0 {
+		rec.Value = rec.Value[:len(rec.Value)-over]
+	}
+	if whole := len(m.payload) + m.lost; len(rec.Value) < whole {
+		reason += fmt.Sprintf("; kept are the first %d of %d bytes of its payload", len(rec.Value), whole)
+	}
+	return rec, reason
+}
+
+// appendID appends one id of an ingest batch.
+func appendID(dst []byte, id string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(id))), id...)
+}
