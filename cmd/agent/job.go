@@ -1,0 +1,370 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/internal/api"
+)
+
+// maxJobBytes is the largest job file that is read; the parser has its own, lower limit.
+const maxJobBytes = 1 << 20
+
+type jobCmds struct {
+	Validate    jobValidateCmd `cmd:"" help:"Check a job file without an agent."`
+	Plan        jobPlanCmd     `cmd:"" help:"Show what a job file would run, and where."`
+	Apply       jobApplyCmd    `cmd:"" help:"Create or update a job; returns when its checkpoint 0 is committed."`
+	List        jobListCmd     `cmd:"" help:"List the jobs."`
+	Show        jobShowCmd     `cmd:"" help:"Show a job, its tasks and its checkpoints."`
+	Stop        jobStopCmd     `cmd:"" help:"Drain a job and keep a final checkpoint."`
+	Delete      jobDeleteCmd   `cmd:"" help:"Remove a stopped job with its state."`
+	Deadletters deadLetterCmds `cmd:"" help:"Records that were given up."`
+}
+
+// waiting is shared by commands that wait for something to happen.
+type waiting struct {
+	Timeout time.Duration `default:"60s" help:"How long to wait."`
+}
+
+type jobFile struct {
+	File string `arg:"" placeholder:"FILE.yaml" help:"The job file."`
+}
+
+// read parses the file. Its errors are those of whoever wrote it.
+func (f jobFile) read() (*job.File, string, error) {
+	data, err := readSmall(f.File, maxJobBytes)
+	if err != nil {
+		return nil, "", usage("", "%w", err)
+	}
+	parsed, err := job.Parse(f.File, data)
+	if err != nil {
+		return nil, "", usage("", "%w", err)
+	}
+	return parsed, string(data), nil
+}
+
+// modules lists the modules that a job file names as files: the path as written there, and the
+// path to open.
+func modules(f *job.File) map[string]string {
+	out := map[string]string{}
+	for _, op := range f.Operators {
+		if op.IsPath() {
+			out[op.WASM] = filepath.Join(filepath.Dir(f.Path), op.WASM)
+		}
+	}
+	return out
+}
+
+type jobValidateCmd struct{ jobFile }
+
+// Run implements the command.
+func (c jobValidateCmd) Run(p *program) error {
+	f, _, err := c.read()
+	if err != nil {
+		return err
+	}
+	if _, err := job.Build(f); err != nil {
+		return usage("", "%w", err)
+	}
+	for _, path := range modules(f) {
+		m, err := openModule(path)
+		if err != nil {
+			return err
+		}
+		m.Close()
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s: job %s is valid: %s, %s, %s\n", c.File, f.Name,
+		count(len(f.Sources), "source"), count(len(f.Operators), "operator"), count(len(f.Sinks), "sink"))
+	return err
+}
+
+type jobPlanCmd struct {
+	jobFile
+	remote
+	output
+}
+
+// Run implements the command.
+func (c jobPlanCmd) Run(ctx context.Context, p *program) error {
+	cl, src, err := c.source(c.remote)
+	if err != nil {
+		return err
+	}
+	if err := digestModules(src); err != nil {
+		return err
+	}
+	plan, err := cl.PlanJob(ctx, src.JobSource)
+	if err != nil {
+		return fmt.Errorf("plan %s: %w", c.File, err)
+	}
+	if c.JSON {
+		return p.printJSON(plan)
+	}
+	_, err = fmt.Fprint(p.stdout, plan.Text)
+	return err
+}
+
+// jobSource is a job file with the files that it names.
+type jobSource struct {
+	api.JobSource
+	files map[string]string
+}
+
+func (f jobFile) source(r remote) (*api.Client, jobSource, error) {
+	cl, err := r.client()
+	if err != nil {
+		return nil, jobSource{}, err
+	}
+	parsed, text, err := f.read()
+	if err != nil {
+		return nil, jobSource{}, err
+	}
+	src := jobSource{
+		JobSource: api.JobSource{File: f.File, YAML: text, Modules: map[string]string{}},
+		files:     modules(parsed),
+	}
+	return cl, src, nil
+}
+
+// pushModules sends the files that a job names and fills in their digests.
+func pushModules(ctx context.Context, cl *api.Client, src jobSource) error {
+	for name, path := range src.files {
+		f, err := openModule(path)
+		if err != nil {
+			return err
+		}
+		m, err := cl.PushModule(ctx, f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("push %s: %w", path, err)
+		}
+		src.Modules[name] = m.Digest
+	}
+	return nil
+}
+
+// digestModules fills in the digests of the files that a job names and sends nothing.
+func digestModules(src jobSource) error {
+	for name, path := range src.files {
+		f, err := openModule(path)
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		src.Modules[name] = fmt.Sprintf("sha256:%x", h.Sum(nil))
+	}
+	return nil
+}
+
+type jobApplyCmd struct {
+	jobFile
+	remote
+	output
+	waiting
+}
+
+// Run implements the command.
+func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
+	cl, src, err := c.source(c.remote)
+	if err != nil {
+		return err
+	}
+	if err := pushModules(ctx, cl, src); err != nil {
+		return err
+	}
+	a, err := cl.ApplyJob(ctx, src.JobSource, c.Timeout)
+	if err != nil {
+		return fmt.Errorf("apply %s: %w", c.File, err)
+	}
+	if c.JSON {
+		return p.printJSON(a)
+	}
+	for _, w := range a.Warnings {
+		fmt.Fprintf(p.stderr, "warning: %s\n", plain(w))
+	}
+	what := "updated"
+	switch {
+	case a.Created:
+		what = "created"
+	case a.Unchanged:
+		what = "unchanged"
+	}
+	_, err = fmt.Fprintf(p.stdout, "job %s: %s, generation %d\n", a.Job, what, a.Generation)
+	return err
+}
+
+type jobListCmd struct {
+	remote
+	output
+}
+
+// Run implements the command.
+func (c jobListCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	jobs, err := cl.Jobs(ctx)
+	if err != nil {
+		return fmt.Errorf("list jobs: %w", err)
+	}
+	if c.JSON {
+		return p.printJSON(jobs)
+	}
+	t := newTable("NAME", "STATE", "GEN", "RUNNING", "RESTARTS", "IN", "OUT", "DEAD", "COMPLETE", "REPLICATED", "REASON")
+	for _, j := range jobs {
+		t.add(j.Name, j.State, j.Generation, fmt.Sprintf("%d/%d", j.RunningTasks, j.TaskCount), j.Restarts,
+			j.RecordsIn, j.RecordsOut, j.DeadLetters, j.LastCompleteEpoch, j.LastReplicatedEpoch, j.Reason)
+	}
+	return t.print(p.stdout)
+}
+
+type jobName struct {
+	Job string `arg:"" help:"Name of the job."`
+}
+
+type jobShowCmd struct {
+	jobName
+	remote
+	output
+}
+
+// Run implements the command.
+func (c jobShowCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	j, err := cl.Job(ctx, c.Job)
+	if err != nil {
+		return fmt.Errorf("show job %s: %w", c.Job, err)
+	}
+	if c.JSON {
+		return p.printJSON(j)
+	}
+	return p.printJob(j)
+}
+
+func (p *program) printJob(j api.Job) error {
+	w := p.stdout
+	fmt.Fprintf(w, "%s: %s, generation %d, applied %s\n", plain(j.Name), j.State, j.Generation, timeText(j.Applied))
+	if j.Reason != "" {
+		fmt.Fprintf(w, "reason: %s\n", plain(j.Reason))
+	}
+	if j.Promise != "" {
+		fmt.Fprintf(w, "promise: %s\n", plain(j.Promise))
+	}
+	for _, text := range j.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", plain(text))
+	}
+	fmt.Fprintf(w, "checkpoints: complete %d, replicated %d; align %s, freeze %s, persist %s, replicate %s\n",
+		j.LastCompleteEpoch, j.LastReplicatedEpoch, msText(j.AlignMS), msText(j.FreezeMS), msText(j.PersistMS), msText(j.ReplicateMS))
+	if r := j.Running; r != nil {
+		fmt.Fprintf(w, "running: epoch %d, %s for %s, %d of %d parts", r.Epoch, r.Phase, msText(r.AgeMS), r.Acked, r.Needed)
+		for i, t := range r.HeldUpBy {
+			sep := ", "
+			if i == 0 {
+				sep = "; held up by "
+			}
+			fmt.Fprint(w, sep, plain(t))
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w)
+	return taskTable(j.Tasks, false).print(w)
+}
+
+type jobStopCmd struct {
+	jobName
+	remote
+	output
+	waiting
+}
+
+// Run implements the command.
+func (c jobStopCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	cp, err := cl.StopJob(ctx, c.Job, c.Timeout)
+	if err != nil {
+		return fmt.Errorf("stop job %s: %w", c.Job, err)
+	}
+	if c.JSON {
+		return p.printJSON(cp)
+	}
+	_, err = fmt.Fprintf(p.stdout, "job %s: stopped, final checkpoint is epoch %d (%s)\n", c.Job, cp.Epoch, cp.State)
+	return err
+}
+
+type jobDeleteCmd struct {
+	jobName
+	Force bool `help:"Also if it is not stopped: what is under way is lost."`
+	remote
+	waiting
+}
+
+// Run implements the command.
+func (c jobDeleteCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	if err := cl.DeleteJob(ctx, c.Job, c.Force, c.Timeout); err != nil {
+		return fmt.Errorf("delete job %s: %w", c.Job, err)
+	}
+	_, err = fmt.Fprintf(p.stdout, "job %s: deleted\n", c.Job)
+	return err
+}
+
+type deadLetterCmds struct {
+	Show deadLetterShowCmd `cmd:"" default:"withargs" help:"Show a job's newest dead letters, oldest first."`
+}
+
+type deadLetterShowCmd struct {
+	jobName
+	Limit int `default:"100" help:"How many, up to 10000."`
+	remote
+	output
+}
+
+// Run implements the command.
+func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	letters, err := cl.DeadLetters(ctx, c.Job, c.Limit)
+	if err != nil {
+		return fmt.Errorf("dead letters of job %s: %w", c.Job, err)
+	}
+	if c.JSON {
+		return p.printJSON(letters)
+	}
+	t := newTable("AT", "TASK", "AGENT", "REASON", "KEY", "BYTES", "VALUE")
+	for _, l := range letters {
+		t.add(timeText(l.At), l.Task, l.Agent, l.Reason, string(l.Key), len(l.Value), short(string(l.Value)))
+	}
+	return t.print(p.stdout)
+}
+
+// short cuts a value for a table; --json has all of it.
+func short(s string) string {
+	const most = 60
+	runes := []rune(s)
+	if len(runes) <= most {
+		return s
+	}
+	return string(runes[:most-1]) + "…"
+}

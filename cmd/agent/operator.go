@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/weir-stream/weir/internal/api"
+)
+
+// maxModuleBytes is the largest module that is sent to an agent, which has its own say.
+const maxModuleBytes = 32 << 20
+
+type operatorCmds struct {
+	Push operatorPushCmd `cmd:"" help:"Register a module as one version of an operator."`
+	List operatorListCmd `cmd:"" help:"List the registered operators."`
+	Show operatorShowCmd `cmd:"" help:"Show all versions of one operator."`
+	Test operatorTestCmd `cmd:"" help:"Run a module over records, once whole and once restored after every batch."`
+}
+
+type operatorPushCmd struct {
+	File    string `arg:"" placeholder:"FILE.wasm" help:"The module."`
+	Name    string `required:"" placeholder:"NAME" help:"Name of the operator."`
+	Version string `required:"" placeholder:"VERSION" help:"Its version, which never changes again."`
+	remote
+	output
+}
+
+// Run implements the command.
+func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	f, err := openModule(c.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	o, err := cl.PushOperator(ctx, c.Name, c.Version, f)
+	if err != nil {
+		return fmt.Errorf("push %s as %s@%s: %w", c.File, c.Name, c.Version, err)
+	}
+	if c.JSON {
+		return p.printJSON(o)
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s@%s %s (%s)\n", o.Name, o.Version, o.Digest, bytesText(o.Bytes))
+	return err
+}
+
+// openModule opens a module's file and refuses early what every agent would.
+func openModule(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, usage("", "%w", err)
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = usage("name the .wasm file", "%s is a directory", path)
+	case info.Size() > maxModuleBytes:
+		err = usage("", "%s has %s; a module may have %s", path, bytesText(info.Size()), bytesText(maxModuleBytes))
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+type operatorListCmd struct {
+	remote
+	output
+}
+
+// Run implements the command.
+func (c operatorListCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	ops, err := cl.Operators(ctx)
+	if err != nil {
+		return fmt.Errorf("list operators: %w", err)
+	}
+	return p.printOperators(ops, c.JSON)
+}
+
+type operatorShowCmd struct {
+	Name string `arg:"" help:"Name of the operator."`
+	remote
+	output
+}
+
+// Run implements the command.
+func (c operatorShowCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	ops, err := cl.Operator(ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("show operator %s: %w", c.Name, err)
+	}
+	return p.printOperators(ops, c.JSON)
+}
+
+func (p *program) printOperators(ops []api.Operator, asJSON bool) error {
+	if asJSON {
+		return p.printJSON(ops)
+	}
+	t := newTable("NAME", "VERSION", "SIZE", "MEMORY", "GLOBALS", "PUSHED", "DIGEST")
+	for _, o := range ops {
+		t.add(o.Name, o.Version, bytesText(o.Bytes), bytesText(o.MemoryBytes), o.Globals, timeText(o.Pushed), o.Digest)
+	}
+	return t.print(p.stdout)
+}
+
+type operatorTestCmd struct {
+	File   string            `arg:"" placeholder:"FILE.wasm" help:"The module."`
+	In     string            `required:"" placeholder:"IN.jsonl" help:"Records to process, one in a line."`
+	Want   string            `required:"" placeholder:"OUT.jsonl" help:"Records that must come out."`
+	Config map[string]string `mapsep:"none" placeholder:"K=V" help:"Configuration of the operator; may be repeated."`
+}
+
+// Help is what `agent operator test --help` says besides the flags.
+func (operatorTestCmd) Help() string {
+	return `A record is {"key": …, "time": …, "value": …}; value is a string, or any JSON, which is passed on
+compactly, or {"base64": "…"}. A wanted record may name its "output".`
+}
+
+// Run implements the command.
+func (c operatorTestCmd) Run(ctx context.Context, p *program) error {
+	f, err := openModule(c.File)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	module, err := readSmall(c.File, maxModuleBytes)
+	if err != nil {
+		return err
+	}
+	in, err := os.Open(c.In)
+	if err != nil {
+		return usage("", "--in: %w", err)
+	}
+	defer in.Close()
+	want, err := os.Open(c.Want)
+	if err != nil {
+		return usage("", "--want: %w", err)
+	}
+	defer want.Close()
+	if err := p.parts.testOperator(ctx, module, c.Config, in, want); err != nil {
+		return fmt.Errorf("test of %s: %w", c.File, err)
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s: the outputs are those of %s, whole and restored after every batch\n", c.File, c.Want)
+	return err
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"github.com/weir-stream/weir/internal/node"
+)
+
+// parts are what commands run in this process.
+type parts struct {
+	// run runs an agent until ctx ends.
+	run func(ctx context.Context, opt node.Options, log *slog.Logger) error
+	// demo shows the whole on this machine; keep leaves it running afterwards.
+	demo func(ctx context.Context, keep bool, out io.Writer) error
+	// importCheckpoint puts an exported checkpoint into an agent's directory, offline.
+	importCheckpoint func(ctx context.Context, file io.Reader, dir string) (imported, error)
+	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
+	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) error
+}
+
+// imported says what an import found in the file.
+type imported struct {
+	Job   string `json:"job"`
+	Epoch uint64 `json:"epoch"`
+	Tasks int    `json:"tasks"`
+}
+
+func wired() parts {
+	return parts{}
+}

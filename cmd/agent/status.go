@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weir-stream/weir/internal/api"
+)
+
+type statusCmd struct {
+	remote
+	output
+}
+
+// Run implements the command.
+func (c statusCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	s, err := cl.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("status: %w", err)
+	}
+	if c.JSON {
+		return p.printJSON(s)
+	}
+	return p.printStatus(s)
+}
+
+func (p *program) printStatus(s api.Status) error {
+	ready := "ready"
+	if !s.Ready {
+		ready = "not ready"
+	}
+	w := p.stdout
+	fmt.Fprintf(w, "%s: %s, version %s, start %d at %s\n", plain(s.Agent.Name), ready, plain(s.Agent.Version), s.Agent.Starts, timeText(s.Agent.Started))
+	fmt.Fprintf(w, "labels: %s\n", plain(labelText(s.Agent.Labels)))
+	fmt.Fprintf(w, "listens: http %s, nats %s, mqtt %s\n", plain(s.Agent.Addresses.HTTP), plain(s.Agent.Addresses.NATS), plain(s.Agent.Addresses.MQTT))
+	fmt.Fprintf(w, "store: %s, log %s of %s, snapshots %s, written %s\n", plain(s.Store.Dir),
+		bytesText(s.Store.LogBytes), bytesText(s.Store.LogBudgetBytes), bytesText(s.Store.SnapshotBytes), bytesText(s.Store.WrittenBytes))
+	for _, n := range s.Notices {
+		fmt.Fprintf(w, "notice: %s\n", plain(n))
+	}
+	if len(s.Links) > 0 {
+		fmt.Fprintln(w)
+		if err := linkTable(s.Links).print(w); err != nil {
+			return err
+		}
+	}
+	if len(s.Tasks) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return taskTable(s.Tasks, true).print(w)
+}
+
+func linkTable(links []api.Link) *table {
+	t := newTable("LINK", "OF", "ADDRESS", "STATE", "SINCE", "ERROR")
+	for _, l := range links {
+		state := "up"
+		if !l.Up {
+			state = "down"
+		}
+		t.add(l.Kind, l.Name, l.Address, state, timeText(l.Since), l.Error)
+	}
+	return t
+}
+
+func taskTable(tasks []api.Task, withJob bool) *table {
+	heading := []string{"TASK", "AGENT", "STATE", "RESTARTS", "EPOCH", "IN", "OUT", "LAG", "DEAD", "RECOVERY", "REASON"}
+	if withJob {
+		heading = append([]string{"JOB"}, heading...)
+	}
+	t := newTable(heading...)
+	for _, k := range tasks {
+		cells := []any{k.ID, k.Agent, k.State, k.Restarts, k.Epoch, k.RecordsIn, k.RecordsOut, k.Lag, k.DeadLetters, recoveryText(k.Recovery), k.Reason}
+		if withJob {
+			cells = append([]any{k.Job}, cells...)
+		}
+		t.add(cells...)
+	}
+	return t
+}
+
+func recoveryText(r *api.Recovery) string {
+	if r == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%s in %s, %d entries", r.Level, msText(r.TookMS), r.ReplayedEntries)
+	if !r.Done {
+		text = fmt.Sprintf("%s for %s, %d entries", r.Level, msText(r.TookMS), r.ReplayedEntries)
+	}
+	if r.Differing > 0 {
+		text += fmt.Sprintf(", %d DIFFER", r.Differing)
+	}
+	return text
+}
