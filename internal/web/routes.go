@@ -135,12 +135,16 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) status(ctx context.Context, _ *http.Request) (any, error) {
 	st, err := s.backend.Status(ctx)
+	st.Agent.Labels = labels(st.Agent.Labels)
 	st.Links, st.Tasks, st.Notices = list(st.Links), list(st.Tasks), list(st.Notices)
 	return st, err
 }
 
 func (s *Server) agents(ctx context.Context, _ *http.Request) (any, error) {
 	v, err := s.backend.Agents(ctx)
+	for i := range v {
+		v[i].Labels = labels(v[i].Labels)
+	}
 	return list(v), err
 }
 
@@ -338,6 +342,14 @@ func (s *Server) pushModule(ctx context.Context, r *http.Request) (any, error) {
 func list[T any](v []T) []T {
 	if v == nil {
 		return []T{}
+	}
+	return v
+}
+
+// labels makes an object that is never null in JSON.
+func labels(v map[string]string) map[string]string {
+	if v == nil {
+		return map[string]string{}
 	}
 	return v
 }

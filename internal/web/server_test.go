@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/web/webtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -65,7 +66,7 @@ func raw(t *testing.T, method, url, body string, header ...string) (int, string,
 }
 
 func TestClientReachesEveryMethod(t *testing.T) {
-	c, _ := start(t, newFake(), "", "")
+	c, _ := start(t, webtest.New(maxRequests), "", "")
 	ctx := t.Context()
 	src := api.JobSource{File: "a.yaml", YAML: "name: x", Modules: map[string]string{"./x.wasm": "sha256:1"}}
 	var file bytes.Buffer
@@ -74,17 +75,17 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		call func() (any, error)
 		want string // JSON that the answer must contain
 	}{
-		{"status", func() (any, error) { return c.Status(ctx) }, `"links":[]`},
-		{"agents", func() (any, error) { return c.Agents(ctx) }, `"labels":{"role":"gateway"}`},
-		{"jobs", func() (any, error) { return c.Jobs(ctx) }, `[]`},
+		{"status", func() (any, error) { return c.Status(ctx) }, `"notices":[]`},
+		{"agents", func() (any, error) { return c.Agents(ctx) }, `"labels":{},"state":"down"`},
+		{"jobs", func() (any, error) { return c.Jobs(ctx) }, `"last_complete_epoch":17`},
 		{"job", func() (any, error) { return c.Job(ctx, "a/b c?d") }, `"name":"a/b c?d"`},
-		{"job's tasks", func() (any, error) { return c.Job(ctx, "x") }, `"tasks":[{"id":"t@g1"`},
-		{"plan", func() (any, error) { return c.PlanJob(ctx, src) }, `"text":"name: x"`},
+		{"job's tasks", func() (any, error) { return c.Job(ctx, "x") }, `"tasks":[{"id":"smooth@g1"`},
+		{"plan", func() (any, error) { return c.PlanJob(ctx, src) }, `"text":"plan of a.yaml with map[./x.wasm:sha256:1]\n"`},
 		{"apply", func() (any, error) { return c.ApplyJob(ctx, src, time.Minute) }, `"job":"a.yamlsha256:1","generation":7`},
 		{"stop", func() (any, error) { return c.StopJob(ctx, "x", time.Minute) }, `"epoch":9`},
 		{"delete", func() (any, error) { return nil, c.DeleteJob(ctx, "x", true, time.Minute) }, `null`},
 		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"value":{"base64":"/wA="}`},
-		{"checkpoints", func() (any, error) { return c.Checkpoints(ctx, "x") }, `[]`},
+		{"checkpoints", func() (any, error) { return c.Checkpoints(ctx, "new") }, `[]`},
 		{"checkpoint now", func() (any, error) { return c.CheckpointNow(ctx, "x", time.Minute) }, `"state":"replicated"`},
 		{"export newest", func() (any, error) {
 			_, err := c.ExportCheckpoint(ctx, "x", 0, &file)
@@ -95,8 +96,8 @@ func TestClientReachesEveryMethod(t *testing.T) {
 			n, err := c.ExportCheckpoint(ctx, "x", 12, &file)
 			return []any{file.String(), n}, err
 		}, `["x at 12",7]`},
-		{"push operator", func() (any, error) { return c.PushOperator(ctx, "ewma", "1.2.0", strings.NewReader("wasm!")) }, `"name":"ewma","version":"1.2.0","digest":"","bytes":5`},
-		{"push module", func() (any, error) { return c.PushModule(ctx, strings.NewReader("wasm")) }, `{"digest":"sha256:x","bytes":4}`},
+		{"push operator", func() (any, error) { return c.PushOperator(ctx, "ewma", "1.2.0", strings.NewReader("wasm!")) }, `"name":"ewma","version":"1.2.0","digest":"sha256:`},
+		{"push module", func() (any, error) { return c.PushModule(ctx, strings.NewReader("wasm")) }, `,"bytes":4}`},
 		{"operators", func() (any, error) { return c.Operators(ctx) }, `"imports":[]`},
 		{"operator", func() (any, error) { return c.Operator(ctx, "ewma") }, `"name":"ewma"`},
 	}
@@ -117,14 +118,14 @@ func TestClientReachesEveryMethod(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	_, base := start(t, newFake(), "", "")
+	_, base := start(t, webtest.New(maxRequests), "", "")
 	big := strings.Repeat("x", maxJobBytes+1)
 	tests := []struct {
 		method, path, body, contentType string
 		status                          int
 		want                            string
 	}{
-		{"GET", "/api/v1/jobs/missing", "", "", 404, `"error": "show: no job missing"`},
+		{"GET", "/api/v1/jobs/missing", "", "", 404, `"error": "read KV: there is no job missing"`},
 		{"GET", "/api/v1/jobs/broken", "", "", 500, `"error": "disk on fire"`},
 		{"DELETE", "/api/v1/jobs/x", "", "", 409, `"hint": "stop it first"`},
 		{"DELETE", "/api/v1/jobs/x?force=maybe", "", "", 400, "neither true nor false"},
@@ -155,7 +156,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestModuleLimit(t *testing.T) {
-	f := newFake()
+	f := webtest.New(maxRequests)
 	s := New(Options{Backend: f, Log: slog.New(slog.DiscardHandler)})
 	r := httptest.NewRequest("PUT", "http://127.0.0.1/api/v1/operators/a/1", io.LimitReader(endless{}, maxModuleBytes+1))
 	w := httptest.NewRecorder()
@@ -171,8 +172,8 @@ func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 // What breaks off in mid-file must not look like a whole file.
 func TestExportBreaksOff(t *testing.T) {
-	f := newFake()
-	f.cut = 3
+	f := webtest.New(maxRequests)
+	f.Cut = 3
 	c, _ := start(t, f, "", "")
 	var file bytes.Buffer
 	_, err := c.ExportCheckpoint(t.Context(), "x", 1, &file)
@@ -182,7 +183,7 @@ func TestExportBreaksOff(t *testing.T) {
 }
 
 func TestGuard(t *testing.T) {
-	c, base := start(t, newFake(), "anna", "s3cret")
+	c, base := start(t, webtest.New(maxRequests), "anna", "s3cret")
 	if _, err := c.Status(t.Context()); err != nil {
 		t.Errorf("right password: %v", err)
 	}
@@ -212,7 +213,7 @@ func TestGuard(t *testing.T) {
 
 // Without a password web pages must not reach the API through the user's browser.
 func TestOpenGuardKeepsWebPagesOut(t *testing.T) {
-	_, base := start(t, newFake(), "", "")
+	_, base := start(t, webtest.New(maxRequests), "", "")
 	tests := []struct {
 		name, method string
 		header       []string
@@ -238,12 +239,12 @@ func TestOpenGuardKeepsWebPagesOut(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	f := newFake()
+	f := webtest.New(maxRequests)
 	_, base := start(t, f, "", "")
 	if status, body, _ := raw(t, "GET", base+"/readyz", ""); status != 200 || body != "ready\n" {
 		t.Errorf("%d %q", status, body)
 	}
-	f.notReady = errors.New("restoring 2 tasks")
+	f.NotReady = errors.New("restoring 2 tasks")
 	if status, body, _ := raw(t, "GET", base+"/readyz", ""); status != 503 || body != "not ready: restoring 2 tasks\n" {
 		t.Errorf("%d %q", status, body)
 	}
@@ -253,7 +254,7 @@ func TestReady(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	_, base := start(t, newFake(), "", "")
+	_, base := start(t, webtest.New(maxRequests), "", "")
 	status, body, header := raw(t, "GET", base+"/metrics", "")
 	want := `# HELP weir_ingest_log_bytes Size \\ of\nthe log.
 # TYPE weir_ingest_log_bytes gauge
@@ -273,7 +274,7 @@ weir_task_records_in_total{job="a\"b\\c\n",task="x"} 1.2345678901e+10
 
 // The server answers so many requests and no more, stays healthy, and a stop ends those that wait.
 func TestRunLimitsAndStops(t *testing.T) {
-	f := newFake()
+	f := webtest.New(maxRequests)
 	s := New(Options{Backend: f, Log: slog.New(slog.DiscardHandler)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -297,7 +298,7 @@ func TestRunLimitsAndStops(t *testing.T) {
 		}()
 	}
 	for range maxRequests {
-		<-f.entered
+		<-f.Entered
 	}
 	if status, body, header := raw(t, "GET", base+"/api/v1/status", ""); status != 503 || header.Get("Retry-After") == "" {
 		t.Errorf("one request too many: %d %s", status, body)

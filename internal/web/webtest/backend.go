@@ -1,0 +1,223 @@
+// Package webtest has a backend without an agent, for tests of what is above it.
+package webtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/weir-stream/weir/internal/api"
+)
+
+// Backend answers with fixed values and with what it was given. The job "missing" does not exist,
+// and "broken" cannot be shown.
+type Backend struct {
+	// NotReady is what Ready returns.
+	NotReady error
+	// Entered is signalled when ApplyJob of a job file that is "wait" has begun to wait.
+	Entered chan struct{}
+	// Cut is how much an export writes before it fails; below 0 it does not fail.
+	Cut int
+}
+
+// New makes a backend for up to that many waiting calls.
+func New(waiting int) *Backend { return &Backend{Entered: make(chan struct{}, waiting), Cut: -1} }
+
+// ErrPlain is an error without a status.
+var ErrPlain = errors.New("disk on fire")
+
+// at is when everything happened.
+var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func agent() api.Agent {
+	return api.Agent{
+		Name: "g1", Labels: map[string]string{"role": "gateway", "line": "1"}, State: "up", Version: "1.0.0",
+		Seen: at, Started: at, Starts: 3, Coordinator: true, Tasks: 1,
+		Addresses: api.Addresses{HTTP: "127.0.0.1:8080"},
+	}
+}
+
+func task(job string) api.Task {
+	return api.Task{
+		ID: "smooth@g1", Job: job, Agent: "g1", State: api.TaskRunning, Restarts: 2, Generation: 4, Epoch: 17,
+		RecordsIn: 1000, RecordsOut: 900, Lag: 5,
+		Recovery: &api.Recovery{Level: "L1", At: at, TookMS: 123.4, Done: true, ReplayedEntries: 77, Compared: 12},
+	}
+}
+
+// Status implements web.Backend.
+func (b *Backend) Status(context.Context) (api.Status, error) {
+	return api.Status{
+		Agent: agent(),
+		Ready: true,
+		Store: api.Store{Dir: "/var/lib/weir", LogBytes: 1536, LogBudgetBytes: 256 << 20, WrittenBytes: 3 << 30},
+		Links: []api.Link{
+			{Kind: "mqtt", Name: "readings@g1", Address: "tcp://10.0.0.5:1883", Up: true, Since: at},
+			{Kind: "nats", Address: "nats://hub:4222", Since: at, Error: "connection refused"},
+		},
+		Tasks: []api.Task{task("vibration")},
+	}, nil
+}
+
+// Agents implements web.Backend.
+func (b *Backend) Agents(context.Context) ([]api.Agent, error) {
+	return []api.Agent{agent(), {Name: "g2", State: "down"}}, nil
+}
+
+// Ready implements web.Backend.
+func (b *Backend) Ready(context.Context) error { return b.NotReady }
+
+// Metrics implements web.Backend.
+func (b *Backend) Metrics(context.Context) []api.Family {
+	return []api.Family{
+		{Name: "weir_task_records_in_total", Help: "Records in.", Kind: api.Counter, Samples: []api.Sample{
+			{Labels: []api.Label{{Name: "job", Value: `a"b\c` + "\n"}, {Name: "task", Value: "x"}}, Value: 12345678901},
+			{Labels: []api.Label{{Name: "job", Value: "a"}, {Name: "task", Value: "x"}}, Value: 1},
+		}},
+		{Name: "weir_ingest_log_bytes", Help: "Size \\ of\nthe log.", Kind: api.Gauge, Samples: []api.Sample{{Value: 0.25}}},
+	}
+}
+
+// PlanJob implements web.Backend: the text names the modules.
+func (b *Backend) PlanJob(_ context.Context, src api.JobSource) (api.Plan, error) {
+	return api.Plan{Job: src.File, Text: fmt.Sprintf("plan of %s with %v\n", src.File, src.Modules)}, nil
+}
+
+// ApplyJob implements web.Backend. The files "wrong" and "wait" are refused and never done.
+func (b *Backend) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, error) {
+	switch src.YAML {
+	case "wrong":
+		return api.Applied{}, api.Invalid("see the documentation", "%s:1:1: wrong", src.File)
+	case "wait":
+		b.Entered <- struct{}{}
+		<-ctx.Done()
+		return api.Applied{}, fmt.Errorf("job %s: checkpoint 0 waits for g1: %w", src.File, ctx.Err())
+	}
+	return api.Applied{
+		Job: src.File + src.Modules["./x.wasm"], Generation: 7, Created: true,
+		Warnings: []string{"two agents take the same topics"},
+	}, nil
+}
+
+// Jobs implements web.Backend.
+func (b *Backend) Jobs(context.Context) ([]api.JobSummary, error) {
+	return []api.JobSummary{summary("vibration")}, nil
+}
+
+func summary(name string) api.JobSummary {
+	return api.JobSummary{
+		Name: name, State: api.JobRunning, Generation: 4, TaskCount: 3, RunningTasks: 2, Restarts: 2, RecordsIn: 1000, RecordsOut: 900,
+		Applied: at, LastCompleteEpoch: 17, LastReplicatedEpoch: 16, DeadLetters: 1,
+	}
+}
+
+// Job implements web.Backend.
+func (b *Backend) Job(_ context.Context, name string) (api.Job, error) {
+	switch name {
+	case "broken":
+		return api.Job{}, ErrPlain
+	case "missing":
+		return api.Job{}, fmt.Errorf("read KV: %w", missing(name))
+	}
+	return api.Job{
+		JobSummary: summary(name), Promise: "exactly once", AlignMS: 1.5, FreezeMS: 0.25, PersistMS: 20, ReplicateMS: 12345,
+		Running: &api.Running{Epoch: 18, Phase: "align", AgeMS: 40, Acked: 1, Needed: 3, HeldUpBy: []string{"fleet/0", "fleet/1"}},
+		Tasks:   []api.Task{task(name)},
+	}, nil
+}
+
+func missing(name string) error {
+	return api.NotFound("agent job list names them", "there is no job %s", name)
+}
+
+// StopJob implements web.Backend.
+func (b *Backend) StopJob(_ context.Context, name string) (api.Checkpoint, error) {
+	return api.Checkpoint{Job: name, Epoch: 9, State: api.CheckpointReplicated, Final: true}, nil
+}
+
+// DeleteJob implements web.Backend: every job runs.
+func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
+	if !force {
+		return api.Conflict("stop it first", "job %s runs", name)
+	}
+	return nil
+}
+
+// DeadLetters implements web.Backend: the record's time is the limit.
+func (b *Backend) DeadLetters(_ context.Context, name string, limit int) ([]api.DeadLetter, error) {
+	return []api.DeadLetter{{
+		Job: name, Task: "smooth@g1", Agent: "g1", At: at, Reason: "too large\x1b[2J", TimeMS: int64(limit),
+		Key: api.Bytes("k"), Value: api.Bytes{0xff, 0},
+	}}, nil
+}
+
+// PushOperator implements web.Backend. A module that is "bad" is refused.
+func (b *Backend) PushOperator(_ context.Context, name, version string, module io.Reader) (api.Operator, error) {
+	m, err := push(module)
+	return api.Operator{Name: name, Version: version, Digest: m.Digest, Bytes: m.Bytes, Pushed: at}, err
+}
+
+// PushModule implements web.Backend. A module that is "bad" is refused.
+func (b *Backend) PushModule(_ context.Context, module io.Reader) (api.Module, error) {
+	return push(module)
+}
+
+func push(module io.Reader) (api.Module, error) {
+	data, err := io.ReadAll(module)
+	if err != nil {
+		return api.Module{}, fmt.Errorf("read the module: %w", err)
+	}
+	if string(data) == "bad\n" {
+		return api.Module{}, api.Invalid("build it with the SDK", "the module does not export weir_process")
+	}
+	return api.Module{Digest: fmt.Sprintf("sha256:%x", sha256.Sum256(data)), Bytes: int64(len(data))}, nil
+}
+
+// Operators implements web.Backend.
+func (b *Backend) Operators(context.Context) ([]api.Operator, error) {
+	return []api.Operator{operator("ewma"), operator("top-n")}, nil
+}
+
+func operator(name string) api.Operator {
+	return api.Operator{Name: name, Version: "1.2.0", Digest: "sha256:12", Bytes: 3 << 20, MemoryBytes: 1 << 17, Globals: 2, Pushed: at}
+}
+
+// Operator implements web.Backend.
+func (b *Backend) Operator(_ context.Context, name string) ([]api.Operator, error) {
+	return []api.Operator{operator(name)}, nil
+}
+
+// Checkpoints implements web.Backend; there are none of the job "new".
+func (b *Backend) Checkpoints(_ context.Context, job string) ([]api.Checkpoint, error) {
+	if job == "new" {
+		return nil, nil
+	}
+	return []api.Checkpoint{
+		{Job: job, Epoch: 16, Generation: 4, State: api.CheckpointReplicated, Started: at, Parts: 3, Bytes: 2048, TookMS: 31, AlignMS: 1, FreezeMS: 0.5, PersistMS: 20, ReplicateMS: 9, Final: true},
+		{Job: job, Epoch: 17, Generation: 4, State: api.CheckpointAborted, Started: at, Reason: "g2 did not answer"},
+	}, nil
+}
+
+// CheckpointNow implements web.Backend.
+func (b *Backend) CheckpointNow(_ context.Context, job string) (api.Checkpoint, error) {
+	return api.Checkpoint{Job: job, Epoch: 3, State: api.CheckpointReplicated, Bytes: 4096, TookMS: 12}, nil
+}
+
+// ExportCheckpoint implements web.Backend.
+func (b *Backend) ExportCheckpoint(_ context.Context, job string, epoch uint64, w io.Writer) error {
+	if job == "missing" {
+		return missing(job)
+	}
+	text := fmt.Sprintf("%s at %d", job, epoch)
+	if b.Cut < 0 {
+		_, err := io.WriteString(w, text)
+		return err
+	}
+	if _, err := io.WriteString(w, text[:b.Cut]); err != nil {
+		return err
+	}
+	return ErrPlain
+}
