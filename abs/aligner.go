@@ -461,3 +461,11 @@ func sorted[K ~string](set map[K]bool) []K {
 	}
 	return slices.Sorted(maps.Keys(set))
 }
+
+func setOf[K ~string](seq func(yield func(K) bool)) map[K]bool {
+	out := map[K]bool{}
+	for k := range seq {
+		out[k] = true
+	}
+	return out
+}
