@@ -1,0 +1,300 @@
+package optest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
+	"github.com/weir-stream/weir/wasmops"
+)
+
+// Options of a test. The zero value is usable.
+type Options struct {
+	Config   map[string]string
+	Inputs   []string         // names of the inputs; all records come in on the first
+	CacheDir string           // for compiled modules, see [wasmops.Options]
+	Observer wasmops.Observer // told of logs and counters of the first run; may be nil
+}
+
+// Report says what a test did.
+type Report struct {
+	Records int            // read
+	Outputs map[string]int // records that came out, by output
+	Runs    []string       // what was run, in words
+}
+
+// Run tests a module. In and want are JSON lines (see [Line]); records of want are compared, in
+// order, per output. An output that want does not mention must stay empty, if it is the main one; other
+// outputs are then not opened. A difference is a [*Mismatch]; a failure of the module is a
+// [dataflow.GuestError].
+func Run(ctx context.Context, wasm []byte, config map[string]string, in, want io.Reader) (Report, error) {
+	return RunOptions(ctx, wasm, Options{Config: config}, in, want)
+}
+
+// RunOptions is [Run] with options.
+func RunOptions(ctx context.Context, wasm []byte, opt Options, in, want io.Reader) (Report, error) {
+	input, err := ReadLines(in)
+	if err != nil {
+		return Report{}, fmt.Errorf("input: %w", err)
+	}
+	wanted, err := ReadLines(want)
+	if err != nil {
+		return Report{}, fmt.Errorf("wanted output: %w", err)
+	}
+	host, err := wasmops.NewHost(ctx, wasmops.Options{
+		Modules: single(wasm), CacheDir: opt.CacheDir, Observer: opt.Observer,
+	})
+	if err != nil {
+		return Report{}, err
+	}
+	t := test{host: host, input: input, wanted: byOutput(wanted)}
+	t.spec = dataflow.OperatorSpec{
+		Name: "operator", Task: "test/operator", Digest: wasmops.Digest(wasm),
+		Config: opt.Config, Inputs: opt.Inputs, Outputs: outputs(wanted),
+	}
+	err = t.all(ctx)
+	return t.report, errors.Join(err, host.Close(ctx))
+}
+
+// single is the one module under test.
+type single []byte
+
+func (s single) Open(string) ([]byte, error) { return s, nil }
+
+// outputs are the main output and those that are wanted, in order of their names.
+func outputs(wanted []Line) []string {
+	var names []string
+	for _, l := range wanted {
+		if l.Output != MainOutput && !slices.Contains(names, l.Output) {
+			names = append(names, l.Output)
+		}
+	}
+	slices.Sort(names)
+	return append([]string{MainOutput}, names...)
+}
+
+func byOutput(lines []Line) map[string][]frame.Record {
+	records := map[string][]frame.Record{}
+	for _, l := range lines {
+		records[l.Output] = append(records[l.Output], l.Record)
+	}
+	return records
+}
+
+type test struct {
+	host   *wasmops.Host
+	spec   dataflow.OperatorSpec
+	input  []Line
+	wanted map[string][]frame.Record
+	report Report
+}
+
+// all runs the operator in every way.
+func (t *test) all(ctx context.Context) error {
+	t.report = Report{Records: len(t.input), Outputs: map[string]int{}}
+	for _, size := range []int{max(len(t.input), 1), 7, 1} {
+		for _, restored := range []bool{false, true} {
+			how := fmt.Sprintf("batches of %d", size)
+			if restored {
+				how += ", snapshotted and restored after each"
+			}
+			got, err := t.run(ctx, size, restored)
+			if err != nil {
+				return fmt.Errorf("%s: %w", how, err)
+			}
+			if err := t.compare(how, got); err != nil {
+				return err
+			}
+			t.report.Runs = append(t.report.Runs, how)
+		}
+	}
+	return nil
+}
+
+// run runs the operator once and returns what came out by output.
+func (t *test) run(ctx context.Context, size int, restored bool) (got map[string][]frame.Record, err error) {
+	op, err := t.host.New(ctx, t.spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, op.Close()) }()
+	got = map[string][]frame.Record{}
+	saved := memoryStore{}
+	for batch := range slices.Chunk(t.input, size) {
+		if err := t.process(op, batch, got); err != nil {
+			return nil, err
+		}
+		if !restored {
+			continue
+		}
+		next, err := t.replace(ctx, op, &saved)
+		if err != nil {
+			return nil, err
+		}
+		op = next
+	}
+	return got, nil
+}
+
+func (t *test) process(op dataflow.Operator, lines []Line, got map[string][]frame.Record) error {
+	// The clock stands still, so that it shows the same to a record whatever the batches are.
+	b := dataflow.Batch{Count: len(lines), Stamp: t.input[0].Record.Time}
+	for _, l := range lines {
+		b.Payload = frame.AppendRecord(b.Payload, l.Record)
+	}
+	return op.Process(b, func(output int, payload []byte, count int) error {
+		name := t.spec.Outputs[output]
+		for rest := bytes.Clone(payload); len(rest) > 0; {
+			var r frame.Record
+			var err error
+			if r, rest, err = frame.Next(rest); err != nil {
+				return err
+			}
+			got[name] = append(got[name], r)
+		}
+		return nil
+	})
+}
+
+// replace snapshots op, closes it, and restores what has been saved so far into a new instance. After
+// the first, snapshots hold only what changed, as in a running task.
+func (t *test) replace(ctx context.Context, op dataflow.Operator, saved *memoryStore) (dataflow.Operator, error) {
+	changes, err := op.Freeze(saved.versions == 0)
+	if err != nil {
+		return op, err
+	}
+	saved.save(changes)
+	next, err := t.host.New(ctx, t.spec, saved.read)
+	if err != nil {
+		return op, err
+	}
+	return next, op.Close()
+}
+
+// memoryStore keeps the newest value of every key of one operator.
+type memoryStore struct {
+	versions int
+	values   map[string]dataflow.Change
+}
+
+func (m *memoryStore) save(changes []dataflow.Change) {
+	if m.values == nil {
+		m.values = map[string]dataflow.Change{}
+	}
+	m.versions++
+	for _, c := range changes {
+		m.values[string(rune(c.Space))+string(c.Key)] = c
+	}
+}
+
+// read visits the values in key order, and spoils what it lent afterwards.
+func (m *memoryStore) read(visit func(dataflow.Change) error) error {
+	keys := make([]string, 0, len(m.values))
+	for k := range m.values {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		c := m.values[k]
+		if c.Value == nil {
+			continue
+		}
+		lent := dataflow.Change{Space: c.Space, Key: bytes.Clone(c.Key), Value: bytes.Clone(c.Value)}
+		if err := visit(lent); err != nil {
+			return err
+		}
+		for i := range lent.Value {
+			lent.Value[i] = 0xdb
+		}
+	}
+	return nil
+}
+
+func (t *test) compare(how string, got map[string][]frame.Record) error {
+	for _, output := range t.spec.Outputs {
+		if err := compare(how, output, got[output], t.wanted[output]); err != nil {
+			return err
+		}
+		t.report.Outputs[output] = len(got[output])
+	}
+	return nil
+}
+
+// Mismatch is the first difference between what came out and what is wanted.
+type Mismatch struct {
+	Run    string // batch size, whole or restored
+	Output string
+	Record int    // counted from 1
+	Field  string // key, time, headers, value; empty if a record is missing or too many
+	Byte   int    // at which the field differs, counted from 0; -1 for time
+	Have   string // the record as a line; empty if there is none
+	Want   string
+}
+
+func (m *Mismatch) Error() string {
+	where := fmt.Sprintf("%s: output %s, record %d", m.Run, m.Output, m.Record)
+	switch {
+	case m.Have == "":
+		return fmt.Sprintf("%s: missing\n  want %s", where, m.Want)
+	case m.Want == "":
+		return fmt.Sprintf("%s: not wanted\n  have %s", where, m.Have)
+	case m.Byte >= 0:
+		where = fmt.Sprintf("%s: %s differs at byte %d", where, m.Field, m.Byte)
+	default:
+		where = fmt.Sprintf("%s: %s differs", where, m.Field)
+	}
+	return fmt.Sprintf("%s\n  have %s\n  want %s", where, m.Have, m.Want)
+}
+
+func compare(how, output string, have, want []frame.Record) error {
+	for i := range max(len(have), len(want)) {
+		m := &Mismatch{Run: how, Output: output, Record: i + 1, Byte: -1}
+		if i < len(have) {
+			m.Have = lineText(output, have[i])
+		}
+		if i < len(want) {
+			m.Want = lineText(output, want[i])
+		}
+		if m.Have == "" || m.Want == "" {
+			return m
+		}
+		if m.Field, m.Byte = difference(have[i], want[i]); m.Field != "" {
+			return m
+		}
+	}
+	return nil
+}
+
+func lineText(output string, r frame.Record) string {
+	return string(bytes.TrimRight(AppendLine(nil, Line{Output: output, Record: r}), "\n"))
+}
+
+// difference returns the first field in which records differ, and where; an empty name if they do not.
+func difference(have, want frame.Record) (field string, at int) {
+	for _, f := range []struct {
+		name       string
+		have, want []byte
+	}{{"key", have.Key, want.Key}, {"headers", have.Headers, want.Headers}, {"value", have.Value, want.Value}} {
+		if !bytes.Equal(f.have, f.want) {
+			return f.name, firstDifference(f.have, f.want)
+		}
+	}
+	if have.Time != want.Time {
+		return "time", -1
+	}
+	return "", -1
+}
+
+func firstDifference(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
