@@ -1,0 +1,408 @@
+package storage
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weir-stream/weir/abs"
+)
+
+// OpenLog opens the log in a directory, or makes one, and starts its committer; [Log.Close] ends it.
+//
+// Every byte that the log needs is verified. What a power cut left behind the last whole entry is
+// cut off. Anything else that is wrong is an error that wraps [ErrCorrupt] and names file and
+// offset; then no file has been changed, and [SetAside] makes room for a new log.
+func OpenLog(dir string, opt LogOptions) (*Log, error) {
+	opt = opt.withDefaults()
+	l := &Log{
+		opt: opt, dir: dir,
+		kick: make(chan struct{}, 1), retry: make(chan struct{}, 1),
+		quit: make(chan struct{}), done: make(chan struct{}),
+		streams: map[uint32]*LogStream{}, byName: map[string]*LogStream{}, nextID: 1,
+	}
+	l.room = sync.NewCond(&l.mu)
+	l.tail.chunkSize = max(4<<10, min(64<<10, opt.TailBytes/8))
+	if err := opt.fs.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("log %s: %w", dir, err)
+	}
+	found, err := l.examine()
+	if err != nil {
+		return nil, fmt.Errorf("log %s: %w", dir, err)
+	}
+	if err := l.start(found); err != nil {
+		return nil, fmt.Errorf("log %s: %w", dir, err)
+	}
+	go l.run()
+	return l, nil
+}
+
+// finding is what the files of a log tell.
+type finding struct {
+	segs    []*segment
+	streams map[uint32]*headerEntry
+	nextID  uint32
+	log     uint64
+	last    abs.Position // highest that has been given out, as far as the files tell
+	closed  bool
+	number  uint64 // of the last segment
+	// The last segment's final commit: read back to be written again.
+	tailOff int64
+	tail    []byte
+	length  int64 // of the last segment's file
+	surplus []string
+}
+
+// examine reads and verifies the files and changes none.
+func (l *Log) examine() (*finding, error) {
+	names, err := l.opt.fs.List(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []uint64
+	fd := &finding{streams: map[uint32]*headerEntry{}, nextID: 1}
+	for _, name := range names {
+		if strings.HasSuffix(name, tmpSuffix) {
+			fd.surplus = append(fd.surplus, filepath.Join(l.dir, name))
+		}
+		l.ballast = l.ballast || name == ballastName
+		if n, ok := segmentNumber(name); ok {
+			numbers = append(numbers, n)
+		}
+	}
+	if len(numbers) == 0 {
+		return fd, nil
+	}
+	slices.Sort(numbers)
+	return fd, l.examineSegments(fd, numbers)
+}
+
+func segmentNumber(name string) (uint64, bool) {
+	base, ok := strings.CutSuffix(name, segmentSuffix)
+	if !ok || len(base) != 16 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(base, 16, 64)
+	return n, err == nil
+}
+
+func (l *Log) examineSegments(fd *finding, numbers []uint64) error {
+	fd.number = numbers[len(numbers)-1]
+	h, start, err := l.readHeader(fd.number)
+	if err != nil {
+		return err
+	}
+	fd.log, fd.nextID = h.log, h.nextStream
+	for _, s := range h.streams {
+		fd.streams[s.id] = &s
+	}
+	last := &segment{number: h.number, base: h.base, last: h.base - 1, start: start, length: start, streams: map[uint32]span{}}
+	removed, err := l.examineLast(fd, last)
+	if err != nil {
+		return err
+	}
+	for _, e := range h.earlier {
+		if slices.Contains(removed, e.number) {
+			continue
+		}
+		seg, err := l.examineSealed(h.log, e)
+		if err != nil {
+			return err
+		}
+		fd.segs = append(fd.segs, seg)
+	}
+	if last.length > last.start {
+		fd.segs = append(fd.segs, last)
+	}
+	for _, n := range numbers {
+		if !slices.ContainsFunc(fd.segs, func(s *segment) bool { return s.number == n }) {
+			fd.surplus = append(fd.surplus, segmentName(l.dir, n))
+		}
+	}
+	return nil
+}
+
+func (l *Log) readHeader(number uint64) (header, int64, error) {
+	name := segmentName(l.dir, number)
+	f, err := l.opt.fs.OpenFile(name, os.O_RDONLY)
+	if err != nil {
+		return header{}, 0, err
+	}
+	defer f.Close()
+	h, err := readHeaderOf(f)
+	if err != nil {
+		return h, 0, fmt.Errorf("%w: %s at offset 0: %w", ErrCorrupt, name, err)
+	}
+	if h.number != number {
+		return h, 0, fmt.Errorf("%w: %s at offset 24: it is segment %d", ErrCorrupt, name, h.number)
+	}
+	return h, int64(len(h.encode())), nil
+}
+
+func readHeaderOf(f file) (header, error) {
+	size, err := f.Size()
+	if err != nil {
+		return header{}, err
+	}
+	b := make([]byte, min(size, headerFixed))
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return header{}, err
+	}
+	n, err := headerLength(b)
+	if err != nil {
+		return header{}, err
+	}
+	if int64(n) > size {
+		return header{}, errShort
+	}
+	b = make([]byte, n)
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return header{}, err
+	}
+	return parseHeader(b)
+}
+
+// examineSealed verifies a segment that a later one lists: all of it must be there.
+func (l *Log) examineSealed(log uint64, want sealed) (*segment, error) {
+	h, start, err := l.readHeader(want.number)
+	name := segmentName(l.dir, want.number)
+	if isMissing(err) {
+		return nil, fmt.Errorf("%w: %s at offset 0: the segment is missing", ErrCorrupt, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if h.log != log || h.base != want.base {
+		return nil, fmt.Errorf("%w: %s at offset 16: the segment belongs to another log", ErrCorrupt, name)
+	}
+	f, err := l.opt.fs.OpenFile(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	seg := &segment{number: want.number, base: want.base, last: want.base - 1, start: start, length: start, streams: map[uint32]span{}}
+	r := l.reader(f, seg, log)
+	r.end = want.length
+	for {
+		at := r.off
+		rec, err := r.read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := seg.take(rec, at, nil); err != nil {
+			return nil, r.corrupt(err)
+		}
+	}
+	seg.length = r.off
+	if seg.last != want.last {
+		return nil, fmt.Errorf("%w: %s at offset %d: it ends at position %d, not %d", ErrCorrupt, name, r.off, seg.last, want.last)
+	}
+	return seg, nil
+}
+
+func (l *Log) reader(f io.ReaderAt, seg *segment, log uint64) *segmentReader {
+	return &segmentReader{
+		name: segmentName(l.dir, seg.number), f: f, seed: uint32(log),
+		off: seg.start, end: seg.length, next: seg.base,
+	}
+}
+
+// take adds a record that was read at an offset.
+func (s *segment) take(rec record, at int64, apply func(commit)) error {
+	if rec.kind == kindCommit {
+		c, err := parseCommit(rec.data)
+		if err != nil {
+			return err
+		}
+		if apply != nil {
+			apply(c)
+		}
+		return nil
+	}
+	if rec.kind == 0 || rec.stream == 0 {
+		return fmt.Errorf("entry of kind %d in stream %d", rec.kind, rec.stream)
+	}
+	s.add(rec.stream, at, rec.pos)
+	s.last = rec.pos
+	return nil
+}
+
+// examineLast reads the last segment up to where it was torn, if it was.
+func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err error) {
+	name := segmentName(l.dir, seg.number)
+	f, err := l.opt.fs.OpenFile(name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if fd.length, err = f.Size(); err != nil {
+		return nil, err
+	}
+	r := l.reader(f, seg, fd.log)
+	r.end = fd.length
+	fd.tailOff = seg.start
+	apply := func(c commit) {
+		fd.apply(c)
+		removed = append(removed, c.removed...)
+	}
+	for {
+		at := r.off
+		rec, err := r.read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if errors.Is(err, ErrCorrupt) {
+			if err := l.checkTorn(f, r, fd, err); err != nil {
+				return nil, err
+			}
+			fd.closed = false
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if rec.kind == kindCommit {
+			fd.tailOff = at
+		}
+		fd.closed = false
+		if err := seg.take(rec, at, apply); err != nil {
+			return nil, r.corrupt(err)
+		}
+	}
+	seg.length = r.off
+	fd.last = seg.last
+	return removed, fd.readTail(f, seg)
+}
+
+// checkTorn tells a torn tail, which it accepts, from damage to what had been durable: a commit is
+// written only when everything before it is durable.
+func (l *Log) checkTorn(f file, r *segmentReader, fd *finding, bad error) error {
+	rest := make([]byte, fd.length-r.off)
+	if _, err := f.ReadAt(rest, r.off); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read %s: %w", r.name, err)
+	}
+	if at := findCommit(rest, r.seed, 1, r.next); at >= 0 {
+		return fmt.Errorf("%w (a later commit at offset %d is whole)", bad, r.off+int64(at))
+	}
+	return nil
+}
+
+func (fd *finding) readTail(f file, seg *segment) error {
+	fd.tail = make([]byte, seg.length-fd.tailOff)
+	if _, err := f.ReadAt(fd.tail, fd.tailOff); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+func (fd *finding) apply(c commit) {
+	for _, s := range c.streams {
+		fd.streams[s.id] = &headerEntry{id: s.id, name: s.name}
+		fd.nextID = max(fd.nextID, s.id+1)
+	}
+	for _, s := range c.fronts {
+		if have := fd.streams[s.id]; have != nil {
+			have.front = max(have.front, s.front)
+		}
+	}
+	for _, id := range c.dropped {
+		delete(fd.streams, id)
+	}
+	fd.closed = c.closed
+}
+
+// start makes the log ready for the committer: the end of the last segment durable, a new segment
+// behind it, so that what was found is never written to again.
+func (l *Log) start(fd *finding) error {
+	base := l.opt.After + 1
+	if fd.number == 0 {
+		fd.log = randomID()
+	} else {
+		next := fd.last + 1
+		if !fd.closed {
+			next += maxUnsynced
+		}
+		base = max(base, next)
+		if err := l.secureTail(fd); err != nil {
+			return err
+		}
+	}
+	l.id, l.nextID, l.nextNumber = fd.log, fd.nextID, fd.number
+	for _, e := range fd.streams {
+		l.addStream(e.id, e.name).front = e.front
+	}
+	for _, s := range fd.segs {
+		l.used += s.length
+		for id, sp := range s.streams {
+			if st := l.streams[id]; st != nil {
+				st.last, st.evicted = sp.last, sp.last
+			}
+		}
+	}
+	l.segs = fd.segs
+	if err := l.startSegment(base); err != nil {
+		return err
+	}
+	for _, name := range fd.surplus {
+		_ = l.opt.fs.Remove(name) // best effort: no log needs it, and the next open tries again
+	}
+	l.retire()
+	signal(l.kick)
+	return nil
+}
+
+// secureTail writes the last commit again and syncs it. The process before may have been killed
+// between write and sync, or its sync may have failed and left pages that look clean.
+func (l *Log) secureTail(fd *finding) error {
+	f, err := l.opt.fs.OpenFile(segmentName(l.dir, fd.number), os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(fd.tail, fd.tailOff); err != nil {
+		return err
+	}
+	l.written.Add(int64(len(fd.tail)))
+	if end := fd.tailOff + int64(len(fd.tail)); end < fd.length {
+		if err := f.Truncate(end); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
+}
+
+func (l *Log) startSegment(base abs.Position) error {
+	h := l.headerFor(base)
+	encoded := h.encode()
+	f, err := l.createSegment(h.number, encoded)
+	if err != nil {
+		return err
+	}
+	size := int64(len(encoded))
+	l.segs = append(l.segs, &segment{
+		number: h.number, base: base, last: base - 1, start: size, length: size, streams: map[uint32]span{}, f: f,
+	})
+	l.used += size
+	l.last = base - 1
+	l.synced.Store(uint64(base - 1))
+	l.restoreBallast()
+	return nil
+}
+
+// randomID makes the identity of a new log or directory.
+func randomID() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
