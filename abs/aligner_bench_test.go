@@ -193,6 +193,7 @@ func (t *testTask) restore() error {
 //
 //	task [at-least-once] CHANNEL@AGENT[:back]...
 //	in CHANNEL ITEM...        items r, bEPOCH, end
+//	force CHANNEL EPOCH [end] give it to the aligner whether the channel is blocked or not
 //	control|abort|floor EPOCH
 //	detach|attach AGENT [EPOCH]
 //	lacks AGENT EPOCH STATE [initial] [detached=A,B]    what a task there lacks, and takes it
@@ -220,6 +221,12 @@ func (b *alignerBench) do(c command, say func(string, ...any)) {
 		for _, it := range c.args[1:] {
 			b.t.arrive(ChannelID(c.arg(0)), it)
 		}
+	case "force": // what a caller must never do
+		ev := Event{Kind: OnBarrier, Channel: ChannelID(c.arg(0)), Epoch: Epoch(c.num(1))}
+		if c.has("end") {
+			ev.Kind = OnEnd
+		}
+		b.t.al.Step(ev)
 	case "control", "abort", "floor":
 		b.t.control(Event{Kind: kinds[c.name], Epoch: Epoch(c.num(0))})
 	case "detach", "attach":

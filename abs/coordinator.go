@@ -36,6 +36,7 @@ type Config struct {
 	ReplicaTimeoutMs int64
 	// TolerateFailures: after more epochs than this were aborted in a row, Status says Failing.
 	TolerateFailures int
+	Mode             Mode // of the tasks' aligners
 	Replicate        bool // a checkpoint counts when it is replicated, not when committed
 }
 

@@ -54,7 +54,7 @@ func (kv *testKV) epochs() []Epoch { return slices.Sorted(maps.Keys(kv.records))
 // coordinatorBench runs the coordinator scripts over a testKV:
 //
 //	plan [gen=G]                 body: task ID AGENT [source] | channel ID FROM TO [back]
-//	config key=N...              interval pause timeout detach replicatimeout tolerate, replicate
+//	config key=N...              interval pause timeout detach replicatimeout tolerate, replicate, at-least-once
 //	term N                       a new coordinator from KV, and a tick
 //	use N                        the coordinator of another term goes on
 //	at MS                        tick at that time
@@ -64,7 +64,8 @@ func (kv *testKV) epochs() []Epoch { return slices.Sorted(maps.Keys(kv.records))
 //	gone|back|drained AGENT | trigger NAME | stop | seen EPOCH (from the watch)
 //	next-write lost|unanswered|blocked   lost: neither done nor answered; unanswered: done, not answered;
 //	                             blocked: stands until "answer"
-//	answer                       performs and answers the blocked write
+//	answer                       performs and answers the term's blocked write
+//	written EPOCH                answers an unanswered write
 //	status | kv [EPOCH]
 type coordinatorBench struct {
 	plan  Plan
@@ -74,7 +75,7 @@ type coordinatorBench struct {
 	term  Term
 	now   int64
 	fault string
-	held  *Write
+	held  map[Term]Write
 	out   strings.Builder
 }
 
@@ -84,7 +85,7 @@ func (b *coordinatorBench) say(format string, args ...any) {
 
 func (b *coordinatorBench) run(c command) string {
 	if b.kv == nil {
-		b.kv, b.terms = newTestKV(), map[Term]*Coordinator{}
+		b.kv, b.terms, b.held = newTestKV(), map[Term]*Coordinator{}, map[Term]Write{}
 		b.cfg = Config{IntervalMs: 1000, MinPauseMs: 100, TimeoutMs: 5000, ReplicaTimeoutMs: 3000}
 	}
 	b.out.Reset()
@@ -130,15 +131,17 @@ func (b *coordinatorBench) do(c command) {
 	case "next-write":
 		b.fault = c.arg(0)
 	case "answer":
-		w := b.held
-		b.held = nil
-		b.perform(*w)
+		w := b.held[b.term]
+		delete(b.held, b.term)
+		b.perform(w)
+	case "written":
+		b.step(Written{b.kv.records[Epoch(c.num(0))].Revision})
 	case "status":
 		b.status()
 	case "kv":
 		b.showKV(c)
 	case "check":
-		b.say("%v", Check(b.plan, b.kv.records[Epoch(c.num(0))].Record.Parts))
+		b.say("%v", Check(b.plan, b.cfg.Mode, b.kv.records[Epoch(c.num(0))].Record.Parts))
 	case "control":
 		for _, t := range b.plan.Tasks {
 			evs := NewAligner(b.plan.Inputs(t.ID), ExactlyOnce).Lacks(b.kv.records[Epoch(c.num(0))].Record, t.Agent)
@@ -180,6 +183,9 @@ func (b *coordinatorBench) parseConfig(c command) {
 		*of[k] = int64(number(v))
 	}
 	b.cfg.Replicate = c.has("replicate")
+	if c.has("at-least-once") {
+		b.cfg.Mode = AtLeastOnce
+	}
 }
 
 func (b *coordinatorBench) newTerm(t Term) {
@@ -273,7 +279,7 @@ func (b *coordinatorBench) write(w Write) {
 		_, ok := b.kv.swap(w)
 		b.say("done %v, UNANSWERED: %s", ok, describeRecord(w.Record))
 	case "blocked":
-		b.held = &w
+		b.held[b.term] = w
 		b.say("BLOCKED: %s", describeRecord(w.Record))
 	default:
 		b.perform(w)

@@ -121,7 +121,7 @@ func (c *Coordinator) complete(v VersionedRecord, detached []string) *Write {
 	r.Detached = detached
 	parts, err := c.assemble(r)
 	if err == nil {
-		err = Check(c.plan, parts)
+		err = Check(c.plan, c.cfg.Mode, parts)
 	}
 	if err == nil && r.Final {
 		err = c.allTakePart(r, parts)

@@ -133,5 +133,5 @@ func reason(usable, follow int, ask Ask) string {
 	case follow == 0:
 		return fmt.Sprintf("the log is gone up to entry %d, past every part", ask.Truncated)
 	}
-	return "every part already contains a number that a receiver lacks"
+	return "every part that the log leads on from already contains a number that a receiver lacks"
 }
