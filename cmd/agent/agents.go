@@ -29,7 +29,7 @@ func (c agentsListCmd) Run(ctx context.Context, p *program) error {
 	if c.JSON {
 		return p.printJSON(agents)
 	}
-	t := newTable("NAME", "STATE", "LABELS", "TASKS", "STARTS", "SEEN", "HTTP", "VERSION", "")
+	t := newTable("NAME", "STATE", "LABELS", "TASKS", "STARTS", "SEEN", "HTTP", "VERSION", "ROLE")
 	for _, a := range agents {
 		t.add(a.Name, a.State, labelText(a.Labels), a.Tasks, a.Starts, timeText(a.Seen), a.Addresses.HTTP, a.Version, role(a))
 	}
@@ -40,5 +40,5 @@ func role(a api.Agent) string {
 	if a.Coordinator {
 		return "coordinator"
 	}
-	return " "
+	return ""
 }

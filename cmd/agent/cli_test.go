@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-stream/weir/internal/node"
+	"github.com/weir-stream/weir/internal/web"
+	"github.com/weir-stream/weir/internal/web/webtest"
+)
+
+// spoken are parts that only say what they were asked.
+func spoken() parts {
+	return parts{
+		demo: func(_ context.Context, keep bool, out io.Writer) error {
+			_, err := fmt.Fprintln(out, "keep:", keep)
+			return err
+		},
+		importCheckpoint: func(_ context.Context, file io.Reader, dir string) (imported, error) {
+			data, err := io.ReadAll(file)
+			if string(data) != "whole\n" {
+				return imported{}, fmt.Errorf("the file is cut off")
+			}
+			return imported{Job: "vibration", Epoch: 9, Tasks: 3}, err
+		},
+		testOperator: func(_ context.Context, module []byte, config map[string]string, in, want io.Reader) error {
+			a, _ := io.ReadAll(in)
+			b, _ := io.ReadAll(want)
+			if string(a) != string(b) {
+				return fmt.Errorf("%s with %v: record 1 differs", module[:3], config)
+			}
+			return nil
+		},
+	}
+}
+
+func spokenRun(out io.Writer) func(context.Context, node.Options, *slog.Logger) error {
+	return func(_ context.Context, o node.Options, log *slog.Logger) error {
+		fmt.Fprintf(out, "data=%s name=%s labels=%v nats=%s nats-listen=%s mqtt-listen=%s http=%s\n",
+			o.Data, o.Name, o.Labels, o.NATS, o.NATSListen, o.MQTTListen, o.HTTP)
+		a := o.Auth
+		fmt.Fprintf(out, "passwords: nats %s:%s mqtt %s:%s http %s:%s\n",
+			a.NATS.User, a.NATS.Password, a.MQTT.User, a.MQTT.Password, a.HTTP.User, a.HTTP.Password)
+		log.Debug("debugging")
+		log.Info("informing")
+		return nil
+	}
+}
+
+func TestScripts(t *testing.T) {
+	srv := serve(t, web.Options{})
+	locked := serve(t, web.Options{User: "anna", Password: "s3cret"})
+	gone := serve(t, web.Options{})
+	gone.Close()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no scripts", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			abs, err := filepath.Abs(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := script{t: t, file: abs, text: string(data), vars: strings.NewReplacer(
+				"$LOCKED", locked.Listener.Addr().String(), "$GONE", gone.Listener.Addr().String())}
+			t.Setenv("WEIR_SERVER", srv.URL)
+			s.run(func(stdout, stderr io.Writer, args []string) int {
+				p := program{stdout: stdout, stderr: stderr, parts: spoken()}
+				p.parts.run = spokenRun(stdout)
+				return p.main(t.Context(), args)
+			})
+		})
+	}
+}
+
+func serve(t *testing.T, opt web.Options) *httptest.Server {
+	opt.Backend, opt.Log = webtest.New(10), slog.New(slog.DiscardHandler)
+	srv := httptest.NewServer(web.New(opt))
+	t.Cleanup(srv.Close)
+	return srv
+}
