@@ -44,6 +44,11 @@ func (c *Conn) Objects(s Store) *Objects { return &Objects{conn: c, store: s} }
 
 func (o *Objects) name() string { return o.conn.bucketName(string(o.store)) }
 
+func (o *Objects) stream() string { return "OBJ_" + o.name() }
+
+// chunks begins the subjects of chunks.
+func (o *Objects) chunks() string { return "$O." + o.name() + ".C." }
+
 func (c *Conn) ensureStore(ctx context.Context, s Store) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -111,18 +116,35 @@ func objectOf(i *jetstream.ObjectInfo) Object {
 	return Object{Name: i.Name, Size: int64(i.Size), Digest: i.Digest}
 }
 
-// Delete removes an object; it is no error if it is not there.
+// Delete removes an object; it is no error if it is not there. It leaves no mark of the deletion
+// behind: names are used once, so marks would add up for ever.
 func (o *Objects) Delete(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	h, _, err := o.info(ctx, name)
-	if err == nil {
-		err = h.Delete(ctx, name)
+	_, info, err := o.info(ctx, name)
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return nil
 	}
-	if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+	if err == nil {
+		err = o.purge(ctx, info)
+	}
+	if err != nil {
 		return o.fail("delete", name, err)
 	}
 	return nil
+}
+
+// purge removes the description first: without it the object is not there, and Clean finds the rest.
+func (o *Objects) purge(ctx context.Context, info *jetstream.ObjectInfo) error {
+	st, err := o.conn.control.js.Stream(ctx, o.stream())
+	if err != nil {
+		return err
+	}
+	meta := "$O." + o.name() + ".M." + base64.URLEncoding.EncodeToString([]byte(info.Name))
+	if err := st.Purge(ctx, jetstream.WithPurgeSubject(meta)); err != nil {
+		return err
+	}
+	return st.Purge(ctx, jetstream.WithPurgeSubject(o.chunks()+info.NUID))
 }
 
 // List returns the store's objects, in the order in which they were stored.
@@ -156,7 +178,7 @@ func (o *Objects) list(ctx context.Context) ([]*jetstream.ObjectInfo, error) {
 // nothing may be made of them before it has returned io.EOF. The reader asks for chunk after chunk,
 // each within a few seconds: it cannot hang, whatever becomes of the store.
 func (o *Objects) Get(ctx context.Context, name string) (io.ReadCloser, error) {
-	st, err := o.conn.control.js.Stream(ctx, "OBJ_"+o.name())
+	st, err := o.conn.control.js.Stream(ctx, o.stream())
 	if err != nil {
 		return nil, o.fail("get", name, err)
 	}
@@ -172,7 +194,7 @@ func (o *Objects) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 	}
 	return &objectReader{
 		ctx: ctx, objects: o, name: name, stream: st, want: want, sum: sha256.New(),
-		subject: "$O." + o.name() + ".C." + info.NUID, next: 1, left: int64(info.Size),
+		subject: o.chunks() + info.NUID, next: 1, left: int64(info.Size),
 	}, nil
 }
 
@@ -253,11 +275,11 @@ func (r *objectReader) Close() error {
 func (o *Objects) Clean(ctx context.Context, unused time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
-	st, err := o.conn.control.js.Stream(ctx, "OBJ_"+o.name())
+	st, err := o.conn.control.js.Stream(ctx, o.stream())
 	if err != nil {
 		return 0, o.fail("clean", "*", err)
 	}
-	prefix := "$O." + o.name() + ".C."
+	prefix := o.chunks()
 	info, err := st.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
 	if err != nil {
 		return 0, o.fail("clean", "*", err)
