@@ -86,6 +86,13 @@ func (g *IngestLog) Barrier(epoch abs.Epoch, final bool) error {
 	return nil
 }
 
+// Reopen takes back the end of the input: the final epoch was aborted.
+func (g *IngestLog) Reopen() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = false
+}
+
 // Synced tells that the log is durable up to a position. It runs what waited for it.
 func (g *IngestLog) Synced(pos abs.Position) {
 	g.mu.Lock()

@@ -34,7 +34,7 @@ type outlet struct {
 	gen     abs.Generation
 	next    abs.Seq // next number to give
 	sum     frame.Sum
-	epoch   abs.Epoch // last barrier sent
+	epoch   abs.Epoch   // last barrier sent
 	window  []*outFrame // the first sent of them are under way
 	sent    int
 	under   int // bytes under way

@@ -22,9 +22,11 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID) error {
 	if t.dedupe != nil {
 		changes = append(changes, t.dedupe.freeze(t.fullNext)...)
 	}
+	meta := t.meta()
+	meta.Aligned = aligned
 	info := PartInfo{
 		Task: t.spec.Name(), Generation: t.spec.Generation, Epoch: epoch, Pos: t.pos,
-		Full: t.fullNext, Meta: t.meta().encode(),
+		Full: t.fullNext, Meta: meta.encode(),
 	}
 	for _, c := range changes {
 		info.Bytes += int64(len(c.Key) + len(c.Value))

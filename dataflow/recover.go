@@ -26,8 +26,8 @@ func (e *recordError) Error() string {
 }
 func (e *recordError) Unwrap() error { return e.err }
 
-// start brings the task to the newest state it has: of this generation, else what an older one has
-// left, else none. In the latter two cases it makes the generation's initial part.
+// start brings the task to the newest state it has of this generation. If it has none, it makes the
+// generation's initial part.
 func (t *Task) start(ctx context.Context) error {
 	t.recoverAt = t.env.Stopwatch()
 	parts, err := t.env.Store.Parts(t.spec.Name())
@@ -36,26 +36,27 @@ func (t *Task) start(ctx context.Context) error {
 	}
 	for _, p := range parts {
 		t.version = max(t.version, p.Version)
+		t.stats.seen(p.Epoch)
 		if p.Generation == t.spec.Generation && !p.Local {
 			t.durable = max(t.durable, p.Epoch)
 		}
 	}
 	best := newest(parts, t.spec.Generation)
-	if best != nil && best.Generation == t.spec.Generation {
+	if best != nil {
 		t.started = true
 		return t.restore(ctx, *best, "L1", "the agent started")
 	}
-	return t.begin(ctx, best)
+	return t.begin(ctx, t.env.Base)
 }
 
-// newest is the part of the highest generation, not above gen, that is furthest in the log.
+// newest is the generation's part that is furthest in the log, nil if there is none.
 func newest(parts []PartInfo, gen abs.Generation) *PartInfo {
 	var best *PartInfo
 	for i, p := range parts {
-		switch {
-		case p.Generation > gen:
-		case best == nil, p.Generation > best.Generation,
-			p.Generation == best.Generation && (p.Pos > best.Pos || p.Pos == best.Pos && p.Version > best.Version):
+		if p.Generation != gen {
+			continue
+		}
+		if best == nil || p.Pos > best.Pos || p.Pos == best.Pos && p.Version > best.Version {
 			best = &parts[i]
 		}
 	}
@@ -202,6 +203,7 @@ func (t *Task) readLog(pos abs.Position) error {
 		}
 		backlog += n
 	}
+	t.stats.looked.Store(true)
 	t.stats.backlog.Store(backlog)
 	t.stats.ingested.Store(0)
 	if err := t.seekSinks(); err != nil {
@@ -223,6 +225,10 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 	case EntryIngest:
 		in, err := decodeIngest(e.Data)
 		return uint64(in.count), err
+	case EntryBarrier:
+		b, err := decodeBarrier(e.Data)
+		t.stats.seen(b.epoch)
+		return 0, err
 	case EntryHanded:
 		h, err := decodeHanded(e.Data)
 		if err == nil && h.sink < len(t.chain.sinks) {
@@ -330,7 +336,7 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 		return false, err
 	}
 	best := newest(parts, t.spec.Generation)
-	if best == nil || best.Generation != t.spec.Generation {
+	if best == nil {
 		return false, fmt.Errorf("before the first snapshot: %w", cause)
 	}
 	return true, t.restore(ctx, *best, "L0", cause.Error())

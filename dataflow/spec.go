@@ -10,6 +10,7 @@ type TaskSpec struct {
 	Job        string
 	Generation abs.Generation
 	ID         abs.TaskID
+	Agent      string
 	// Source marks a task whose input is its own log.
 	Source bool
 	// Entry is where records of a source go.

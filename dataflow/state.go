@@ -15,6 +15,7 @@ type taskMeta struct {
 	Stamp   int64                     `json:"stamp"`
 	Epoch   abs.Epoch                 `json:"epoch"` // last barrier sent
 	Aligner abs.State                 `json:"aligner"`
+	Aligned []abs.ChannelID           `json:"aligned,omitempty"` // channels that had delivered the barrier
 	In      map[abs.ChannelID]inMeta  `json:"in,omitempty"`
 	Out     map[abs.ChannelID]outMeta `json:"out,omitempty"`
 	Sinks   map[string]sinkMeta       `json:"sinks,omitempty"`
@@ -82,11 +83,11 @@ func (t *Task) cut() abs.Cut {
 	return cut
 }
 
-// CutOf reads from a part what its task had sent and consumed.
-func CutOf(p PartInfo) (abs.Cut, error) {
+// ReportOf reads from a saved part what its task reported of it.
+func ReportOf(p PartInfo) (PartReport, error) {
 	m, err := decodeMeta(p)
 	if err != nil {
-		return abs.Cut{}, err
+		return PartReport{}, err
 	}
 	cut := abs.Cut{Sent: map[abs.ChannelID]abs.Seq{}, Consumed: map[abs.ChannelID]abs.Seq{}}
 	for id, c := range m.In {
@@ -95,7 +96,7 @@ func CutOf(p PartInfo) (abs.Cut, error) {
 	for id, o := range m.Out {
 		cut.Sent[id] = o.Sent
 	}
-	return cut, nil
+	return PartReport{Info: p, Cut: cut, Aligned: m.Aligned}, nil
 }
 
 func decodeMeta(p PartInfo) (m taskMeta, err error) {

@@ -11,6 +11,8 @@ import (
 type stats struct {
 	in, repeats, givenUp, restarts atomic.Uint64
 	backlog, ingested, epoch       atomic.Uint64
+	newest                         atomic.Uint64
+	looked                         atomic.Bool
 
 	grantBytes int // consumed since the last grant; the task's own
 
@@ -48,6 +50,15 @@ type Status struct {
 	Recovery   *Recovery
 	SaveError  string
 	Counters   Counters
+}
+
+// seen notes that there is, or was, an epoch of that number. Only the task's goroutine calls it.
+func (s *stats) seen(e abs.Epoch) { s.newest.Store(max(s.newest.Load(), uint64(e))) }
+
+// NewestEpoch is the highest epoch that the task's parts and, if it is a source, its log know of;
+// false until they have been looked through.
+func (t *Task) NewestEpoch() (abs.Epoch, bool) {
+	return abs.Epoch(t.stats.newest.Load()), t.stats.looked.Load()
 }
 
 func (s *stats) sinceGrant(limit int) bool {

@@ -42,8 +42,10 @@ type Env struct {
 	Ticks <-chan struct{}
 	// Synced is signalled (capacity 1) when the log has been synced further.
 	Synced <-chan struct{}
-	// Floor is the epoch of the generation's initial state.
+	// Floor is the epoch of the generation's initial state, and Base the part of an older generation
+	// that it starts from, nil for none. They are used if the task has no part of its generation.
 	Floor abs.Epoch
+	Base  *PartInfo
 	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.
 	Go <-chan struct{}
 }
@@ -85,7 +87,7 @@ type Recovery struct {
 	TookMS   float64
 }
 
-// Task runs one task. Everything but Status, Control and post belongs to the goroutine of Run.
+// Task runs one task. Everything but Status, Record, Purgeable and SinkEvents belongs to the goroutine of Run.
 type Task struct {
 	spec TaskSpec
 	env  Env
@@ -108,9 +110,9 @@ type Task struct {
 
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
 
-	giveUps  map[abs.Position]map[int]bool
-	suspect  abs.Position // entry to take record by record: an operator failed on it
-	controls []abs.Event
+	giveUps map[abs.Position]map[int]bool
+	suspect abs.Position      // entry to take record by record: an operator failed on it
+	records []abs.EpochRecord // not yet looked at: a task that replays looks at none
 
 	version  Version // last saved, or in saving
 	fullNext bool
@@ -158,9 +160,13 @@ func NewTask(spec TaskSpec, env Env) *Task {
 	return t
 }
 
-// Control gives the task a control item: OnAbort, OnControlBarrier, OnDetach or OnAttach.
-func (t *Task) Control(ev abs.Event) {
-	t.mail.post(func() { t.controls = append(t.controls, ev) })
+// Record tells a streamed task of an epoch's record, in the order of epochs; what the task lacks of
+// it becomes control items in its log. A source has the barrier from its ingest log and needs no more.
+func (t *Task) Record(r abs.EpochRecord) {
+	if t.spec.Source {
+		return
+	}
+	t.mail.post(func() { t.records = append(t.records, r) })
 }
 
 // Run restores the task and runs it until ctx ends or it fails. A [DiffError] means that replay has
@@ -409,9 +415,6 @@ func (t *Task) consumedMuch() bool {
 // allowed says whether the task may take entries: replay always may, a new task once its
 // generation's initial checkpoint is committed.
 func (t *Task) allowed() bool {
-	if t.final {
-		return false
-	}
 	if t.env.Go == nil {
 		return true
 	}
@@ -573,15 +576,8 @@ func (t *Task) ordered(pos abs.Position, e orderEntry) (bool, error) {
 
 // stepLive takes what comes next, and logs that it did.
 func (t *Task) stepLive() (bool, error) {
-	if len(t.controls) > 0 {
-		ev := t.controls[0]
-		pos, err := t.env.Log.Append(EntryControl, encodeControl(ev))
-		if err != nil {
-			return false, ignoreFull(err)
-		}
-		t.controls = t.controls[1:]
-		t.pos = pos
-		return true, t.effects(t.aligner.Step(ev), pos)
+	if len(t.records) > 0 {
+		return t.stepRecord()
 	}
 	c := t.inbox.pick(t.aligner.Blocked)
 	if c == nil {
@@ -599,6 +595,21 @@ func (t *Task) stepLive() (bool, error) {
 		return false, ignoreFull(err)
 	}
 	return true, t.consume(pos, c, e)
+}
+
+// stepRecord logs and takes the first control item that the task lacks of the oldest record.
+func (t *Task) stepRecord() (bool, error) {
+	lacks := t.aligner.Lacks(t.records[0], t.spec.Agent)
+	if len(lacks) == 0 {
+		t.records = t.records[1:]
+		return true, nil
+	}
+	pos, err := t.env.Log.Append(EntryControl, encodeControl(lacks[0]))
+	if err != nil {
+		return false, ignoreFull(err)
+	}
+	t.pos = pos
+	return true, t.effects(t.aligner.Step(lacks[0]), pos)
 }
 
 // ignoreFull leaves a full log to be tried again at the next tick.
@@ -656,6 +667,7 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 
 // ingest processes a batch that a source has logged.
 func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
+	t.final = false // the final epoch was aborted: the source has gone on
 	t.pos, t.stamp = pos, max(t.stamp, e.stamp)
 	payload, count := e.payload, e.count
 	if t.dedupe != nil && len(e.ids) > 0 {
@@ -763,8 +775,7 @@ func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
 	if err := t.effects(fx, pos); err != nil {
 		return err
 	}
-	if b.final {
-		t.final = true
+	if t.final = b.final; b.final {
 		t.env.Observer.Drained(b.epoch)
 	}
 	return nil

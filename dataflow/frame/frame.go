@@ -123,11 +123,13 @@ func (h Header) Last() uint64 { return h.First + uint64(h.Count) - 1 }
 func Append(dst []byte, h Header, payload []byte) []byte {
 	at := len(dst)
 	dst = append(dst, make([]byte, HeaderSize)...)
-	putHeader(dst[at:], h, len(payload))
+	PutHeader(dst[at:], h, len(payload))
 	return append(dst, payload...)
 }
 
-func putHeader(b []byte, h Header, payloadLen int) {
+// PutHeader writes the header of a frame whose payload of that length follows it into the first
+// HeaderSize bytes of b.
+func PutHeader(b []byte, h Header, payloadLen int) {
 	le := binary.LittleEndian
 	b[0], b[1], b[2], b[3] = magic, version, byte(h.Kind), 0
 	le.PutUint32(b[4:], h.Generation)

@@ -1,6 +1,9 @@
 package job
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // client is one MQTT client of a plan.
 type client struct {
@@ -8,9 +11,41 @@ type client struct {
 	topics                  []string
 }
 
-// checkBrokers looks at all MQTT clients together: those that would throw each other off a broker,
-// those that get the same messages, and those that have no broker.
+// checkBrokers looks at all MQTT clients together: those that have no broker, those that would throw
+// each other off one, and those that get the same messages.
 func (p *planner) checkBrokers() {
+	clients := p.clients()
+	byID := map[[2]string]client{}
+	bySource := map[[2]string][]client{}
+	var lacking []string
+	for _, c := range clients {
+		if c.broker == "" {
+			if !slices.Contains(lacking, c.what) {
+				lacking = append(lacking, c.what)
+				p.fail("%s names no broker, and no agent has an MQTT listener; set mqtt.broker or start an agent with --mqtt-listen", c.what)
+			}
+			continue
+		}
+		at := [2]string{c.broker, c.id}
+		if other, taken := byID[at]; taken {
+			p.fail("%s on %s and %s on %s have the same client_id %q on one broker, which lets only one in; put {agent} or {label.NAME} into it",
+				other.what, other.agent, c.what, c.agent, c.id)
+			continue
+		}
+		byID[at] = c
+		if c.topics != nil {
+			source := [2]string{c.what, c.broker}
+			bySource[source] = append(bySource[source], c)
+		}
+	}
+	for _, c := range clients {
+		source := [2]string{c.what, c.broker}
+		p.warnOverlap(bySource[source])
+		delete(bySource, source)
+	}
+}
+
+func (p *planner) clients() []client {
 	var clients []client
 	for _, t := range p.plan.Tasks {
 		if t.Source != nil && t.Source.MQTT != nil {
@@ -23,38 +58,43 @@ func (p *planner) checkBrokers() {
 			}
 		}
 	}
-	var noBroker []string
+	return clients
+}
+
+// warnOverlap says once which agents of a source get the same messages from one broker.
+func (p *planner) warnOverlap(clients []client) {
+	var same []string
+	example := ""
 	for i, c := range clients {
-		if c.broker == "" && !slices.Contains(noBroker, c.what) {
-			noBroker = append(noBroker, c.what)
-			p.fail("%s names no broker, and no agent has an MQTT listener; set mqtt.broker or start an agent with --mqtt-listen", c.what)
+		for j, other := range clients {
+			topic, both := c.shares(other)
+			if i == j || !both {
+				continue
+			}
+			same = append(same, c.agent)
+			if example == "" {
+				example = topic
+			}
+			break
 		}
-		for _, other := range clients[:i] {
-			p.checkPair(other, c)
-		}
+	}
+	if len(same) > 0 {
+		p.warn("%s: agents %s subscribe to the same messages on one broker (such as %s); each gets all of them",
+			clients[0].what, list(same), example)
 	}
 }
 
-func (p *planner) checkPair(a, b client) {
-	if a.broker != b.broker || a.broker == "" {
-		return
-	}
-	if a.id == b.id {
-		p.fail("%s on %s and %s on %s have the same client_id %q on one broker, which lets only one in; put {agent} or {label.NAME} into it",
-			a.what, a.agent, b.what, b.agent, a.id)
-	}
-	if a.what != b.what {
-		return
-	}
-	for _, x := range a.topics {
-		for _, y := range b.topics {
-			if overlap(x, y) {
-				p.warn("%s: agents %s and %s subscribe to the same messages on one broker (%s and %s), each gets all of them",
-					a.what, a.agent, b.agent, x, y)
-				return
+// shares returns a topic of the client that some topic of the other overlaps. Shared subscriptions
+// divide messages and do not count.
+func (c client) shares(other client) (string, bool) {
+	for _, x := range c.topics {
+		for _, y := range other.topics {
+			if !strings.HasPrefix(x, "$share/") && !strings.HasPrefix(y, "$share/") && overlap(x, y) {
+				return x, true
 			}
 		}
 	}
+	return "", false
 }
 
 // broker names the broker that a client of an agent reaches: the one given, the agent's own, or its
@@ -92,7 +132,7 @@ func (p *planner) checkFiles() {
 			}
 			at := [2]string{t.Agent, s.File.Path}
 			if other, taken := writers[at]; taken {
-				p.fail("sink %s in task %s and %s write the same file %s on agent %s; put {task} into the path",
+				p.fail("sink %s in task %s and %s write the same file %s on agent %s; give each its own, with {task} in the path where tasks are parallel",
 					s.Name, t.ID, other, s.File.Path, t.Agent)
 				continue
 			}

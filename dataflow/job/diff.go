@@ -13,27 +13,27 @@ import (
 // its own: nil if so. The error joins what must not change. Free to change are checkpoints, what
 // connects sources and sinks to the outside, sinks as such, policies for failing records, and what is
 // added: tasks, operators at the end of a chain, outputs after the known ones.
-func Diff(old, new *Physical) error {
+func Diff(old, next *Physical) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if old.Job != new.Job {
-		fail("the plan is of job %s, the state of job %s", new.Job, old.Job)
+	if old.Job != next.Job {
+		fail("the plan is of job %s, the state of job %s", next.Job, old.Job)
 	}
-	if old.KeyGroups != new.KeyGroups {
-		fail("%d key groups, the state is divided into %d", new.KeyGroups, old.KeyGroups)
+	if old.KeyGroups != next.KeyGroups {
+		fail("%d key groups, the state is divided into %d", next.KeyGroups, old.KeyGroups)
 	}
-	if old.Checkpoint.Mode != new.Checkpoint.Mode {
-		fail("checkpoint mode changes from %s to %s", old.Checkpoint.Mode, new.Checkpoint.Mode)
+	if old.Checkpoint.Mode != next.Checkpoint.Mode {
+		fail("checkpoint mode changes from %s to %s", old.Checkpoint.Mode, next.Checkpoint.Mode)
 	}
 	for i := range old.Tasks {
 		was := &old.Tasks[i]
-		is := new.Task(was.ID)
+		is := next.Task(was.ID)
 		if is == nil {
 			fail("task %s on agent %s is gone, and its state with it: parallelism, placement and chains of what runs must stay", was.ID, was.Agent)
 			continue
 		}
 		diffTask(was, is, fail)
-		diffInputs(old, new, was.ID, fail)
+		diffInputs(old, next, was.ID, fail)
 	}
 	if len(errs) == 0 {
 		return nil
@@ -79,8 +79,8 @@ func diffOp(task abs.TaskID, was, is *Op, fail func(string, ...any)) {
 }
 
 // diffInputs compares the channels into a task; the numbers of each are part of its state.
-func diffInputs(old, new *Physical, id abs.TaskID, fail func(string, ...any)) {
-	was, is := inputIDs(old, id), inputIDs(new, id)
+func diffInputs(old, next *Physical, id abs.TaskID, fail func(string, ...any)) {
+	was, is := inputIDs(old, id), inputIDs(next, id)
 	for _, c := range was {
 		if !slices.Contains(is, c) {
 			fail("task %s: channel %s into it is gone", id, c)

@@ -229,13 +229,25 @@ func (g *Graph) cycle() []int {
 func (g *Graph) place(r *reader, n int) {
 	switch g.Nodes[n].Kind {
 	case SourceNode:
-		g.Nodes[n].Place = Placement{Root: n, On: g.File.Sources[g.Nodes[n].Index].On, PerAgent: true}
+		g.Nodes[n].Place = g.placeSource(n)
 	case OperatorNode:
 		g.Nodes[n].Place = g.placeOperator(r, n)
 	case SinkNode:
 		// A sink has an instance in each task that feeds it.
 		g.Nodes[n].Place = Placement{Root: n}
 	}
+}
+
+// placeSource lets sources with the same labels run side by side, so that an operator can take both.
+func (g *Graph) placeSource(n int) Placement {
+	on := g.File.Sources[g.Nodes[n].Index].On
+	for i, other := range g.File.Sources[:g.Nodes[n].Index] {
+		if maps.Equal(on, other.On) {
+			// Sources are the first nodes, in the order of the file.
+			return Placement{Root: i, On: on, PerAgent: true}
+		}
+	}
+	return Placement{Root: n, On: on, PerAgent: true}
 }
 
 func (g *Graph) placeOperator(r *reader, n int) Placement {

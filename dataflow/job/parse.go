@@ -166,7 +166,10 @@ func (r *reader) kind(o *object, kinds []string) (field, bool) {
 	case 1:
 		return found[0], true
 	case 0:
-		r.fail(o.at, "kinds: "+list(kinds), "%s has no kind", o.what)
+		// An unknown key may have been meant as one, and its message lists the kinds.
+		if !o.unknown {
+			r.fail(o.at, "kinds: "+list(kinds), "%s has no kind", o.what)
+		}
 	default:
 		r.fail(found[1].at, "write one of them", "%s is of two kinds, %s and %s", o.what, found[0].name, found[1].name)
 	}
@@ -255,12 +258,12 @@ func (r *reader) labels(o *object) (Labels, Pos) {
 		return nil, o.at
 	}
 	m := r.texts(o, "on")
-	for name := range m {
+	for _, name := range sortedKeys(m) {
 		if !isLabelName(name) {
 			r.fail(f.at, "label names are 1 to 64 letters, digits, -, _ and .", "label name %q in %s", name, o.what)
 		}
 	}
-	if m != nil && len(m) == 0 {
+	if sub, isMap := f.node.(*ast.MappingNode); isMap && len(sub.Values) == 0 {
 		r.fail(f.at, "leave it out if any agent will do", "on of %s is empty", o.what)
 	}
 	return m, f.at

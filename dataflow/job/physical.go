@@ -80,7 +80,8 @@ type Target struct {
 	Kind  TargetKind `json:"kind"`
 	Index int        `json:"index"` // in Ops or Sinks; 0 for a stream
 	Input int        `json:"input"` // index of the receiving operator's input
-	// KeyBy is the rule by which the record gets a new key before it is passed on; zero: none.
+	// KeyBy is the rule by which the record gets a new key before it is passed on; zero: it has the
+	// right one.
 	KeyBy KeyRule `json:"key_by,omitzero"`
 	// Channels are plan indexes by partition: a record goes to
 	// Channels[Partition(KeyGroup(key), len(Channels))]. Marks go to all.
@@ -105,10 +106,11 @@ type Channel struct {
 	Of        int           `json:"of"`        // number of partitions; 1: not divided
 }
 
-// SinkTask is a sink in a task, fed by one output; its templates are expanded for the agent.
+// SinkTask is a sink in a task, fed by all outputs of the task that its `from` names; its templates
+// are expanded for the agent.
 type SinkTask struct {
 	Name string `json:"name"`
-	// Channel names the numbered sequence of records that the sink hands over: "<from>.<output>><sink>".
+	// Channel names the numbered sequence of records that the sink hands over: "<task>><sink>".
 	Channel abs.ChannelID `json:"channel"`
 	Commit  Commit        `json:"commit"`
 	MQTT    *MQTTSink     `json:"mqtt,omitempty"`

@@ -324,21 +324,38 @@ func (c *chain) targets(n int, output string, where func() *[]Target) []Target {
 		case c.p.g.Nodes[e.To].Kind == SinkNode:
 			targets = append(targets, Target{Kind: ToSink, Index: c.sink(e)})
 		case c.p.chained[e.To]:
-			targets = append(targets, Target{Kind: ToOp, Index: c.op(e.To), Input: e.Input, KeyBy: e.KeyBy})
+			targets = append(targets, Target{Kind: ToOp, Index: c.op(e.To), Input: e.Input, KeyBy: c.p.rekey(e)})
 		default:
 			at := len(targets)
-			targets = append(targets, Target{Kind: ToStream, Input: e.Input, KeyBy: e.KeyBy})
+			targets = append(targets, Target{Kind: ToStream, Input: e.Input, KeyBy: c.p.rekey(e)})
 			c.p.streams = append(c.p.streams, stream{e, c.index, func() *Target { return &(*where())[at] }})
 		}
 	}
 	return targets
 }
 
+// rekey is the rule by which records change their key on an edge: none where they have that key.
+func (p *planner) rekey(e Edge) KeyRule {
+	if e.KeyBy.Kind == KeyKeep {
+		return KeyRule{}
+	}
+	if from := p.g.Nodes[e.From]; from.Kind == SourceNode && p.g.File.Sources[from.Index].Key == e.KeyBy {
+		return KeyRule{}
+	}
+	return e.KeyBy
+}
+
+// sink returns the sink's place in the task; outputs of one task share it, and its numbers.
 func (c *chain) sink(e Edge) int {
 	s := c.p.g.File.Sinks[c.p.g.Nodes[e.To].Index]
-	channel := fmt.Sprintf("%s.%s>%s", c.p.instances[e.From][c.index].name, e.Output, s.Name)
-	st := SinkTask{Name: s.Name, Channel: abs.ChannelID(channel), Commit: s.Commit, MQTT: c.mqttSink(s, channel), Log: s.Log, File: c.fileSink(s)}
-	c.t().Sinks = append(c.t().Sinks, st)
+	if at := slices.IndexFunc(c.t().Sinks, func(made SinkTask) bool { return made.Name == s.Name }); at >= 0 {
+		return at
+	}
+	channel := string(c.t().ID) + ">" + s.Name
+	c.t().Sinks = append(c.t().Sinks, SinkTask{
+		Name: s.Name, Channel: abs.ChannelID(channel), Commit: s.Commit,
+		MQTT: c.mqttSink(s, channel), Log: s.Log, File: c.fileSink(s),
+	})
 	return len(c.t().Sinks) - 1
 }
 

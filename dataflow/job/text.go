@@ -95,8 +95,11 @@ func (t *Task) branches(targets []Target, output string) []string {
 	var parts []string
 	for _, to := range targets {
 		key := ""
-		if !to.KeyBy.IsZero() {
+		switch {
+		case !to.KeyBy.IsZero():
 			key = " by " + to.KeyBy.String()
+		case len(to.Channels) > 1:
+			key = " by key"
 		}
 		s := output + key + " → "
 		switch to.Kind {
@@ -105,7 +108,7 @@ func (t *Task) branches(targets []Target, output string) []string {
 		case ToSink:
 			s += t.Sinks[to.Index].describe()
 		case ToStream:
-			s += "channels " + channelRange(to.Channels)
+			s += channelRange(to.Channels)
 		}
 		parts = append(parts, s)
 	}
@@ -119,14 +122,17 @@ func joinBranches(parts []string) string {
 	case 1:
 		return parts[0]
 	}
-	return " [" + strings.TrimPrefix(strings.Join(parts, " |"), " ") + "]"
+	for i := range parts {
+		parts[i] = strings.TrimPrefix(parts[i], " ")
+	}
+	return " [" + strings.Join(parts, " | ") + "]"
 }
 
 func channelRange(c []int) string {
 	if len(c) == 1 {
-		return fmt.Sprint(c[0])
+		return fmt.Sprintf("channel %d", c[0])
 	}
-	return fmt.Sprintf("%d–%d", c[0], c[len(c)-1])
+	return fmt.Sprintf("channels %d–%d", c[0], c[len(c)-1])
 }
 
 func (s SinkTask) describe() string {

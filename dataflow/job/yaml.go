@@ -146,6 +146,9 @@ func describe(n ast.Node) string {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a mapping"
 	case *ast.SequenceNode:
+		if len(v.Values) == 0 {
+			return "an empty list"
+		}
 		return "a list"
 	case *ast.StringNode:
 		return "the string " + strconv.Quote(v.Value)
@@ -172,9 +175,10 @@ type field struct {
 
 // object is a mapping whose keys have been checked.
 type object struct {
-	what   string // for messages: "source readings"
-	at     Pos
-	fields []field
+	what    string // for messages: "source readings"
+	at      Pos
+	fields  []field
+	unknown bool // some keys were not allowed
 }
 
 func (o *object) get(name string) (field, bool) {
@@ -245,6 +249,7 @@ func (r *reader) addField(o *object, pair *ast.MappingValueNode, allowed shape) 
 		return
 	}
 	if !allowed.allows(key.Value) {
+		o.unknown = true
 		r.fail(at, allowed.hint(key.Value), "unknown key %q in %s", key.Value, o.what)
 		return
 	}
