@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/weir-stream/weir/internal/api"
 )
@@ -151,9 +152,11 @@ func (c operatorTestCmd) Run(ctx context.Context, p *program) error {
 		return usage("", "--want: %w", err)
 	}
 	defer want.Close()
-	if err := p.parts.testOperator(ctx, module, c.Config, in, want); err != nil {
+	report, err := p.parts.testOperator(ctx, module, c.Config, in, want)
+	if err != nil {
 		return fmt.Errorf("test of %s: %w", c.File, err)
 	}
-	_, err = fmt.Fprintf(p.stdout, "%s: the outputs are those of %s, whole and restored after every batch\n", c.File, c.Want)
+	_, err = fmt.Fprintf(p.stdout, "%s: %s gave %s in each of %s: %s\n", c.File,
+		count(report.Records, "record"), c.Want, count(len(report.Runs), "run"), strings.Join(report.Runs, "; "))
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/weir-stream/weir/internal/node"
+	"github.com/weir-stream/weir/wasmops/optest"
 )
 
 // parts are what commands run in this process.
@@ -17,7 +18,7 @@ type parts struct {
 	// importCheckpoint puts an exported checkpoint into an agent's directory, offline.
 	importCheckpoint func(ctx context.Context, file io.Reader, dir string) (imported, error)
 	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
-	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) error
+	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error)
 }
 
 // imported says what an import found in the file.
@@ -28,5 +29,7 @@ type imported struct {
 }
 
 func wired() parts {
-	return parts{}
+	return parts{
+		testOperator: optest.Run,
+	}
 }
