@@ -27,10 +27,17 @@ func (e *Error) Error() string {
 // Errors is everything wrong with a job file, in order of position. It is never empty.
 type Errors []*Error
 
+// maxLines bounds what Error writes: nobody reads more, and a hostile file has thousands.
+const maxLines = 50
+
 func (e Errors) Error() string {
-	lines := make([]string, len(e))
+	var lines []string
 	for i, one := range e {
-		lines[i] = one.Error()
+		if i == maxLines {
+			lines = append(lines, fmt.Sprintf("%s: and %d more", one.File, len(e)-i))
+			break
+		}
+		lines = append(lines, one.Error())
 	}
 	return strings.Join(lines, "\n")
 }

@@ -377,3 +377,11 @@ func asError(err error, one **Error) bool {
 	}
 	return ok && fmt.Sprint(all.Unwrap()[0]) == (*one).Error()
 }
+
+func TestLargeFilesAreRefused(t *testing.T) {
+	_, err := Parse("job.yaml", bytes.Repeat([]byte("#\n"), maxFile))
+	want := fmt.Sprintf("job.yaml:1:1: job file of %d bytes; at most %d", 2*maxFile, maxFile)
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// maxFile bounds a job file in bytes: it is stored in KV and read by people.
-	maxFile = 256 << 10
-	// maxNesting bounds how deep brackets and lists may nest on a line; the YAML parser takes time that
-	// grows with the square of it.
+	// maxFile bounds a job file in bytes, enough for some 600 operators. The time of the YAML parser
+	// grows with the square of it on hostile files: seconds at this size, minutes at four times.
+	maxFile = 64 << 10
+	// maxNesting bounds how deep brackets and lists may nest on a line, for the same reason.
 	maxNesting = 32
 )
 
@@ -134,6 +134,7 @@ func nodePos(n ast.Node) Pos {
 		if v.Body != nil {
 			return nodePos(v.Body)
 		}
+		return tokenPos(v.Start)
 	}
 	return tokenPos(n.GetToken())
 }
