@@ -159,8 +159,12 @@ func Decode(b []byte) (Header, []byte, error) {
 		return h, nil, fmt.Errorf("%w: payload of items %d–%d does not match its checksum", ErrCorrupt, h.First, h.Last())
 	}
 	if h.Kind != Data {
-		if _, err := DecodeMark(payload); err != nil {
+		m, err := DecodeMark(payload)
+		if err != nil {
 			return h, nil, err
+		}
+		if m.Kind != h.Kind {
+			return h, nil, fmt.Errorf("%w: %s frame with a %s", ErrCorrupt, h.Kind, m.Kind)
 		}
 		return h, payload, nil
 	}
