@@ -68,10 +68,14 @@ type Instance struct {
 
 var _ dataflow.Operator = (*Instance)(nil)
 
+// moduleConfig runs no guest code, and names no instance: many are of the same module.
+func moduleConfig() wazero.ModuleConfig {
+	return wazero.NewModuleConfig().WithName("").WithStartFunctions()
+}
+
 // instantiate makes the guest's memory and globals. No guest code runs.
 func (in *Instance) instantiate() error {
-	config := wazero.NewModuleConfig().WithName("").WithStartFunctions()
-	mod, err := in.host.rt.InstantiateModule(in.ctx, in.loaded.compiled, config)
+	mod, err := in.host.rt.InstantiateModule(in.ctx, in.loaded.compiled, moduleConfig())
 	if err != nil {
 		return in.guestError(err)
 	}
@@ -128,9 +132,12 @@ func (in *Instance) call(p phase, f api.Function, params ...uint64) (uint32, err
 	in.reason, in.emissions, in.emitted = "", in.emissions[:0], 0
 	in.phase = p
 	err := f.CallWithStack(in.ctx, in.stack[:])
+	if err != nil {
+		err = in.guestError(err)
+	}
 	in.text.end(in)
 	if err != nil {
-		return 0, in.guestError(err)
+		return 0, err
 	}
 	in.phase = phaseRest
 	return uint32(in.stack[0]), nil
@@ -146,6 +153,9 @@ func (in *Instance) guestError(err error) error {
 	var fault guestFault
 	if errors.As(err, &fault) {
 		return in.failure("%s", string(fault))
+	}
+	if said := in.text.said(); said != "" { // a language's own words say more than its trap
+		return in.failure("%s", said)
 	}
 	return in.failure("trapped: %s", err)
 }

@@ -46,8 +46,9 @@ func (t *text) end(in *Instance) {
 	t.start = t.start[:0]
 }
 
-// exitReason says why a guest exited: its own words, from where a panic begins if one does.
-func (t *text) exitReason(code uint32) string {
+// said is what the guest wrote to descriptor 2 in this call about why it ends: from where a panic
+// begins if one does, up to its stack trace.
+func (t *text) said() string {
 	said := string(t.start)
 	for _, begin := range []string{"panic: ", "fatal error: ", "thread '"} {
 		if i := strings.Index(said, begin); i >= 0 {
@@ -56,8 +57,9 @@ func (t *text) exitReason(code uint32) string {
 		}
 	}
 	said, _, _ = strings.Cut(said, "\n\n")
-	if said = strings.TrimSpace(said); said == "" {
-		return fmt.Sprintf("exited with code %d", code)
-	}
-	return fmt.Sprintf("exited with code %d: %s", code, said)
+	return strings.TrimSpace(said)
+}
+
+func (t *text) exitReason(code uint32) string {
+	return strings.TrimSuffix(fmt.Sprintf("exited with code %d: %s", code, t.said()), ": ")
 }
