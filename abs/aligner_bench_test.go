@@ -23,6 +23,7 @@ type testTask struct {
 	onStop   func(n Epoch, logged map[ChannelID]Seq) // a part's loop log is complete
 	onDrop   func(n Epoch)
 	say      func(format string, args ...any)
+	restores bool // after every event
 }
 
 type testItem struct {
@@ -109,6 +110,11 @@ func (t *testTask) step(what string, ev Event) {
 	}
 	if fx.Freeze != 0 {
 		t.onFreeze(fx)
+	}
+	if t.restores {
+		if err := t.restore(); err != nil {
+			panic(err)
+		}
 	}
 }
 

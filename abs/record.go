@@ -1,6 +1,7 @@
 package abs
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 )
@@ -294,4 +295,43 @@ func (a *Aligner) membership(r EpochRecord) []Event {
 		}
 	}
 	return evs
+}
+
+// DecodeRecord reads a record from its JSON and refuses what no coordinator writes.
+func DecodeRecord(raw []byte) (EpochRecord, error) {
+	var r EpochRecord
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return EpochRecord{}, fmt.Errorf("epoch record: %w", err)
+	}
+	switch {
+	case r.State.rank() < 0:
+		return EpochRecord{}, fmt.Errorf("epoch record: %v has the unknown state %q: it was written by a newer version", r.Epoch, r.State)
+	case r.Manifest() && len(r.Parts) == 0:
+		return EpochRecord{}, fmt.Errorf("epoch record: %v is %s without parts", r.Epoch, r.State)
+	}
+	return r, nil
+}
+
+// DecodeAck reads an acknowledgement from its JSON.
+func DecodeAck(raw []byte) (Ack, error) {
+	var a Ack
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return Ack{}, fmt.Errorf("acknowledgement: %w", err)
+	}
+	if a.Task == "" {
+		return Ack{}, fmt.Errorf("acknowledgement of %v names no task", a.Epoch)
+	}
+	return a, nil
+}
+
+// DecodeReplicaAck reads a replica acknowledgement from its JSON.
+func DecodeReplicaAck(raw []byte) (ReplicaAck, error) {
+	var a ReplicaAck
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return ReplicaAck{}, fmt.Errorf("replica acknowledgement: %w", err)
+	}
+	if a.Task == "" || len(a.Packs) == 0 {
+		return ReplicaAck{}, fmt.Errorf("replica acknowledgement of %v by task %q names no task or no packs", a.Epoch, a.Task)
+	}
+	return a, nil
 }
