@@ -1,0 +1,301 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Damage reports a file that could not be used and was set aside.
+type Damage struct {
+	File     string    // its own name
+	SetAside string    // the name it has now
+	Reason   error     // wraps ErrCorrupt
+	Size     int64     // in bytes
+	Modified time.Time // when it was last written to: the age of what is lost
+}
+
+func (d *Damage) Error() string {
+	return fmt.Sprintf("%s (%d bytes, written %s) was set aside as %s: %v",
+		d.File, d.Size, d.Modified.UTC().Format(time.RFC3339), d.SetAside, d.Reason)
+}
+
+func (d *Damage) Unwrap() error { return d.Reason }
+
+// maxSetAside bounds the damaged files of one name; beyond it the disk needs a person.
+const maxSetAside = 1000
+
+// SetAside renames a file or directory to NAME.damaged-N with the first N that is free, makes that
+// durable and returns the new name. Nothing is deleted.
+func SetAside(name string) (string, error) {
+	for n := 1; n <= maxSetAside; n++ {
+		to := fmt.Sprintf("%s.damaged-%d", name, n)
+		if _, err := os.Lstat(to); err == nil {
+			continue
+		}
+		if err := os.Rename(name, to); err != nil {
+			return "", fmt.Errorf("set %s aside: %w", name, err)
+		}
+		return to, syncDir(filepath.Dir(name))
+	}
+	return "", fmt.Errorf("set %s aside: there are %d damaged files of that name: move them away", name, maxSetAside)
+}
+
+// boltLockWait is how long an open waits for another holder of the file. The directory's lock keeps
+// other agents out, so there is none but by mistake.
+const boltLockWait = time.Second
+
+// database is a bbolt file that is verified before it is used. bbolt panics on pages that are not
+// what they should be, partly in goroutines of its own where nobody can catch it, so its structure
+// is walked first; what happens to the file later is caught in view and update.
+type database struct {
+	path string
+	db   *bolt.DB
+
+	mu     sync.Mutex
+	file   *os.File // bbolt's own descriptor: closing it is all that is left after a panic
+	failed error
+
+	base    atomic.Int64 // bytes written before bbolt's counter starts
+	commits atomic.Int64
+}
+
+// openDatabase opens the file or makes it; init runs in one transaction when it is new. A damaged
+// file is set aside and replaced by a new one.
+func openDatabase(path string, format uint64, init func(*bolt.Tx) error) (*database, *Damage, error) {
+	info, err := os.Lstat(path)
+	if isMissing(err) {
+		d, err := createDatabase(path, format, init)
+		return d, nil, err
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	d, err := tryDatabase(path, format)
+	if err == nil {
+		return d, nil, nil
+	}
+	if !errors.Is(err, ErrCorrupt) {
+		return nil, nil, err
+	}
+	to, asideErr := SetAside(path)
+	if asideErr != nil {
+		return nil, nil, errors.Join(err, asideErr)
+	}
+	damage := &Damage{File: path, SetAside: to, Reason: err, Size: info.Size(), Modified: info.ModTime()}
+	d, err = createDatabase(path, format, init)
+	return d, damage, err
+}
+
+// tryDatabase opens an existing file. Errors about its content wrap ErrCorrupt.
+func tryDatabase(path string, format uint64) (*database, error) {
+	if err := examineBolt(path); err != nil {
+		return nil, err
+	}
+	d := &database{path: path}
+	if err := d.open(); err != nil {
+		return nil, err
+	}
+	err := d.view(func(tx *bolt.Tx) error { return checkFormat(tx, path, format) })
+	if err != nil {
+		_ = d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// createDatabase makes the file under another name first, so that a file which is empty or has no
+// content is always damage and never a start that was cut short.
+func createDatabase(path string, format uint64, init func(*bolt.Tx) error) (*database, error) {
+	tmp := path + tmpSuffix
+	if err := os.Remove(tmp); err != nil && !isMissing(err) {
+		return nil, fmt.Errorf("create %s: %w", path, err)
+	}
+	fresh := &database{path: tmp}
+	if err := fresh.open(); err != nil {
+		return nil, err
+	}
+	err := fresh.update(func(tx *bolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists(bucketFormat)
+		if err != nil {
+			return err
+		}
+		if err := b.Put(keyVersion, binary.BigEndian.AppendUint64(nil, format)); err != nil {
+			return err
+		}
+		return init(tx)
+	})
+	if closeErr := fresh.close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", path, err)
+	}
+	d := &database{path: path}
+	d.base.Store(fresh.written())
+	return d, d.open()
+}
+
+var (
+	bucketFormat = []byte("format")
+	keyVersion   = []byte("version")
+)
+
+func checkFormat(tx *bolt.Tx, path string, format uint64) error {
+	b := tx.Bucket(bucketFormat)
+	if b == nil || len(b.Get(keyVersion)) != 8 {
+		return fmt.Errorf("%w: %s has no format version", ErrCorrupt, path)
+	}
+	if v := binary.BigEndian.Uint64(b.Get(keyVersion)); v != format {
+		return fmt.Errorf("%s has format version %d, this build reads %d: use the build that wrote it, or a newer one", path, v, format)
+	}
+	return nil
+}
+
+func (d *database) open() error {
+	opt := &bolt.Options{
+		Timeout: boltLockWait,
+		// Commits stay cheap when much has been freed. The free list itself is written with each
+		// commit: without it bbolt scans the whole file whenever a transaction is rolled back, in a
+		// goroutine whose panic on a damaged page ends the process.
+		FreelistType:    bolt.FreelistMapType,
+		InitialMmapSize: initialMap(),
+		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, mode)
+			d.file = f
+			return f, err
+		},
+	}
+	return d.guard(func() (err error) {
+		d.db, err = bolt.Open(d.path, 0o640, opt)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", d.path, err)
+		}
+		return nil
+	})
+}
+
+// initialMap is how much address space a file gets at first: a file that outgrows its map makes a
+// writer wait for all readers. Address space is scarce only where pointers are small.
+func initialMap() int {
+	if strconv.IntSize == 32 {
+		return 16 << 20
+	}
+	return 256 << 20
+}
+
+// view runs a read transaction.
+func (d *database) view(f func(*bolt.Tx) error) error {
+	if err := d.usable(); err != nil {
+		return err
+	}
+	return d.guard(func() error { return d.db.View(f) })
+}
+
+// update runs a write transaction, which is durable when it returns without error.
+func (d *database) update(f func(*bolt.Tx) error) error {
+	if err := d.usable(); err != nil {
+		return err
+	}
+	err := d.guard(func() error { return d.db.Update(f) })
+	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+		return ErrClosed
+	}
+	if err == nil {
+		d.commits.Add(1)
+	}
+	return err
+}
+
+func (d *database) usable() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed
+}
+
+// callerPanic carries a panic of a caller's function through guard unchanged.
+type callerPanic struct{ value any }
+
+// guard turns a panic of bbolt, and a fault in the mapped file, into an error that wraps ErrCorrupt.
+// After it the database's locks cannot be trusted, so it refuses all further work.
+func (d *database) guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case callerPanic:
+			panic(p.value)
+		default:
+			err = fmt.Errorf("%w: %s: %v", ErrCorrupt, d.path, p)
+			d.mu.Lock()
+			d.failed = err
+			d.mu.Unlock()
+		}
+	}()
+	return f()
+}
+
+// shield lets the panics of a caller's function through guard.
+func shield[T any](f func(T) error) func(T) error {
+	return func(x T) error {
+		defer func() {
+			if p := recover(); p != nil {
+				panic(callerPanic{p})
+			}
+		}()
+		return f(x)
+	}
+}
+
+// written is how many bytes went to the file: the pages of each transaction and its meta page.
+func (d *database) written() int64 {
+	if d.db == nil {
+		return d.base.Load()
+	}
+	stats := d.db.Stats()
+	pages := stats.TxStats.GetPageAlloc()
+	return d.base.Load() + pages + d.commits.Load()*int64(os.Getpagesize())
+}
+
+func (d *database) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed != nil && !errors.Is(d.failed, ErrClosed) {
+		// bbolt's locks may be held for ever; the descriptor is what the next open needs free.
+		d.failed = ErrClosed
+		return d.file.Close()
+	}
+	if d.failed != nil {
+		return nil
+	}
+	d.failed = ErrClosed
+	return d.db.Close()
+}
+
+// check runs bbolt's own consistency check.
+func (d *database) check() error {
+	return d.view(func(tx *bolt.Tx) error {
+		var first error
+		for err := range tx.Check() {
+			if first == nil {
+				first = fmt.Errorf("%w: %s: %w", ErrCorrupt, d.path, err)
+			}
+		}
+		return first
+	})
+}

@@ -1,0 +1,251 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/weir-stream/weir/dataflow"
+	bolt "go.etcd.io/bbolt"
+)
+
+// collectBatch is how many keys one transaction of Drop looks at, so that a Save waits for it no
+// longer than some milliseconds.
+const collectBatch = 4096
+
+// Drop forgets all of a task's parts but these and removes what no remaining part needs. Versions
+// that the task does not have as usable parts are an error, and nothing is done. The newest usable
+// part is kept in any case: the next increment builds upon it. The parts are forgotten in the first
+// of several transactions; after a power cut in between, the next Drop goes on.
+func (s *Store) Drop(task string, keep []dataflow.Version) error {
+	work, err := s.forget(task, keep)
+	if err != nil {
+		return err
+	}
+	for _, v := range work.changed {
+		if err := s.collectChanged(task, v); err != nil {
+			return err
+		}
+	}
+	if work.sweep {
+		if err := s.collectAll(task); err != nil {
+			return err
+		}
+	}
+	return s.finishDrop(task, work)
+}
+
+// dropWork says what a Drop has to look at.
+type dropWork struct {
+	changed []dataflow.Version // whose lists of keys
+	sweep   bool               // all keys
+	gone    []dataflow.Version // rejected parts to be forgotten at the end
+	oldest  dataflow.Version   // that is kept
+	floor   dataflow.Version   // of the oldest
+}
+
+func (s *Store) forget(task string, keep []dataflow.Version) (dropWork, error) {
+	var w dropWork
+	err := s.db.update(func(tx *bolt.Tx) error {
+		w = dropWork{}
+		t, list, err := s.open(tx, task, 0)
+		if err != nil {
+			return err
+		}
+		for _, v := range keep {
+			if _, err := t.find(list, v); err != nil {
+				return fmt.Errorf("drop all but %v: %w", keep, err)
+			}
+		}
+		last, _ := newest(list)
+		for _, p := range list {
+			v := p.info.Version
+			kept := slices.Contains(keep, v) || v == last.info.Version
+			switch {
+			case p.rejected:
+				w.gone = append(w.gone, v)
+				// A full part has no list of keys, and that of an old part may be gone.
+				w.sweep = w.sweep || p.info.Full || t.chang.Get(versionKey(v)) == nil
+			case !kept:
+				if err := t.parts.Delete(versionKey(v)); err != nil {
+					return err
+				}
+			case w.oldest == 0:
+				w.oldest, w.floor = v, p.floor
+			}
+		}
+		w.sweep = w.sweep || t.number(keySwept) < w.floor
+		return t.chang.ForEach(func(k, _ []byte) error {
+			w.changed = append(w.changed, dataflow.Version(binary.BigEndian.Uint64(k)))
+			return nil
+		})
+	})
+	return w, err
+}
+
+// collectChanged looks at the keys that one version changed.
+func (s *Store) collectChanged(task string, v dataflow.Version) error {
+	var prefixes [][]byte
+	err := s.db.view(func(tx *bolt.Tx) error {
+		t, _, err := s.open(tx, task, v)
+		if err != nil {
+			return err
+		}
+		return eachKey(bytes.Clone(t.chang.Get(versionKey(v))), func(prefix []byte) error {
+			prefixes = append(prefixes, prefix)
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(prefixes, collectBatch) {
+		err := s.db.update(func(tx *bolt.Tx) error {
+			g, err := s.collector(tx, task)
+			if err != nil {
+				return err
+			}
+			for _, prefix := range batch {
+				if _, err := g.key(prefix); err != nil {
+					return err
+				}
+			}
+			return g.remove()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collectAll looks at all keys.
+func (s *Store) collectAll(task string) error {
+	var from []byte
+	for done := false; !done; {
+		err := s.db.update(func(tx *bolt.Tx) error {
+			g, err := s.collector(tx, task)
+			if err != nil {
+				return err
+			}
+			k, _ := g.c.Seek(from)
+			for n := 0; k != nil && n < collectBatch; n++ {
+				prefix, _, err := splitKey(k)
+				if err != nil {
+					return s.corrupt(task, fmt.Errorf("entry %x: %w", k, err))
+				}
+				if k, err = g.key(bytes.Clone(prefix)); err != nil {
+					return err
+				}
+			}
+			from, done = bytes.Clone(k), k == nil
+			return g.remove()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collector finds the versions of keys that no usable part sees.
+type collector struct {
+	t       *taskView
+	c       *bolt.Cursor
+	sights  []sight
+	garbage [][]byte
+}
+
+func (s *Store) collector(tx *bolt.Tx, task string) (*collector, error) {
+	t, list, err := s.open(tx, task, 0)
+	if err != nil {
+		return nil, err
+	}
+	g := &collector{t: t, c: t.keys.Cursor()}
+	for _, p := range list {
+		if !p.rejected {
+			g.sights = append(g.sights, sightOf(list, p))
+		}
+	}
+	return g, nil
+}
+
+// key looks at all versions of one key, newest first, and returns the map's next key.
+func (g *collector) key(prefix []byte) ([]byte, error) {
+	type version struct {
+		key    []byte
+		v      dataflow.Version
+		tomb   bool
+		needed bool
+	}
+	var list []version
+	k, stored := g.c.Seek(prefix)
+	for ; k != nil && bytes.HasPrefix(k, prefix) && len(k) == len(prefix)+versionSize; k, stored = g.c.Next() {
+		_, v, err := splitKey(k)
+		if err != nil || len(stored) < valueHead {
+			return nil, g.t.store.corrupt(g.t.task, fmt.Errorf("malformed entry %x", k))
+		}
+		list = append(list, version{key: bytes.Clone(k), v: v, tomb: stored[8] == flagTombstone})
+	}
+	for _, s := range g.sights {
+		for i := range list {
+			if s.sees(list[i].v) {
+				list[i].needed = true
+				break
+			}
+		}
+	}
+	// A tombstone with nothing below it says no more than its absence.
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].needed && !list[i].tomb {
+			break
+		}
+		list[i].needed = false
+	}
+	for _, x := range list {
+		if !x.needed {
+			g.garbage = append(g.garbage, x.key)
+		}
+	}
+	return k, nil
+}
+
+// remove deletes what was found: only now, since deleting moves a cursor.
+func (g *collector) remove() error {
+	for _, k := range g.garbage {
+		if err := g.t.keys.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finishDrop forgets what was needed to find the garbage.
+func (s *Store) finishDrop(task string, w dropWork) error {
+	return s.db.update(func(tx *bolt.Tx) error {
+		t, _, err := s.open(tx, task, 0)
+		if err != nil {
+			return err
+		}
+		for _, v := range w.gone {
+			if err := t.parts.Delete(versionKey(v)); err != nil {
+				return err
+			}
+			if err := t.chang.Delete(versionKey(v)); err != nil {
+				return err
+			}
+		}
+		for _, v := range w.changed {
+			if v <= w.oldest {
+				if err := t.chang.Delete(versionKey(v)); err != nil {
+					return err
+				}
+			}
+		}
+		if t.number(keySwept) < w.floor {
+			return t.info.Put(keySwept, versionKey(w.floor))
+		}
+		return nil
+	})
+}
