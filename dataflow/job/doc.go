@@ -6,6 +6,40 @@
 //
 // Everything here is pure: the same bytes, agents and digests give the same plan, byte for byte.
 //
+// # The job file
+//
+// The keys, with their defaults:
+//
+//	name:                              # letters, digits, - and _, at most 64, as all names
+//	checkpoint: {interval: 10s, timeout: 1m, min_pause: 500ms, mode: exactly_once, replicate: true}
+//	sources:
+//	  NAME:
+//	    mqtt: {broker, client_id, user, password_file, tls: {ca_file, cert_file, key_file}, topics, qos: 1}
+//	    key: topic                     # or {segment: 3} counted from 0, {json: path}, {const: x}
+//	    id: path                       # or {json: path, window: 1024}; none
+//	    time: {json: path, unit: ms}   # s, ms, us, ns, rfc3339; the time of arrival
+//	    on: {label: value}             # every agent
+//	operators:
+//	  NAME:
+//	    wasm: name@version             # or ./file.wasm beside the job file
+//	    from: node                     # or node.output, or a list of those
+//	    key_by: key                    # as key above, or key; none
+//	    parallelism: 1
+//	    on: {label: value}             # where its input runs
+//	    config: {name: text}
+//	    on_error: dead_letter          # or skip, fail
+//	sinks:
+//	  NAME:
+//	    mqtt: {broker, client_id, user, password_file, tls, topic, payload: "{value}", qos: 1, retain: false}
+//	    log: {}                        # or this instead of mqtt
+//	    file: {path, line: "{value}"}  # or this
+//	    from: node
+//	    commit: immediate
+//
+// JSON paths are those of gjson. Templates of sinks know {key} {value} {time} {number} {channel}
+// {topic}; {agent} and {label.NAME} are filled in when the plan is made, in these as in topics and
+// client_id, and {task} in the path of a file.
+//
 // # Where things run
 //
 // A source runs once on every agent that carries all labels of its `on` (all agents if it has none).

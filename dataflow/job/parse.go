@@ -492,7 +492,7 @@ func (r *reader) fileSink(f field, entry *object) *FileSink {
 }
 
 func (r *reader) templateOr(o *object, name, missing string) string {
-	s, at, ok := r.str(o, name)
+	s, at, ok := r.filled(o, name)
 	if !ok {
 		return missing
 	}
