@@ -63,35 +63,55 @@ func (in *Instance) Freeze(full bool) ([]dataflow.Change, error) {
 	return changes, nil
 }
 
+// maxRun bounds, in pages, what one copy of neighbouring pages holds: a page that is kept keeps the
+// whole copy.
+const maxRun = 64
+
 // freezeMemory returns the pages that differ from the shadow, or all that are not zero, and brings
 // the shadow up to date. A page that has become zero is a tombstone.
 func (in *Instance) freezeMemory(full bool) []dataflow.Change {
 	mem := in.view()
-	var pages []int
-	for n := range len(mem) / pageSize {
+	var changes []dataflow.Change
+	for n, pages := 0, len(mem)/pageSize; n < pages; {
 		page := mem[n*pageSize : (n+1)*pageSize]
-		if full && !bytes.Equal(page, zeroPage) || !full && !bytes.Equal(page, in.shadow.page(n)) {
-			pages = append(pages, n)
+		zero := bytes.Equal(page, zeroPage)
+		if full && zero || !full && bytes.Equal(page, in.shadow.page(n)) {
+			n++
+			continue
 		}
-	}
-	changes := make([]dataflow.Change, 0, len(pages)+1)
-	keys := make([]byte, 0, 4*len(pages))
-	values := make([]byte, 0, pageSize*len(pages))
-	for _, n := range pages {
-		page := mem[n*pageSize : (n+1)*pageSize]
-		keys = binary.BigEndian.AppendUint32(keys, uint32(n))
-		change := dataflow.Change{Space: dataflow.SpaceMemory, Key: keys[len(keys)-4:]}
-		if full || !bytes.Equal(page, zeroPage) {
-			values = append(values, page...)
-			change.Value = values[len(values)-pageSize:]
+		if zero {
+			changes = append(changes, pageChange(n, nil))
+			clear(in.shadow.page(n))
+			n++
+			continue
 		}
-		changes = append(changes, change)
-		copy(in.shadow.page(n), page)
+		run := 1
+		for run < maxRun && n+run < pages && in.belongs(mem, n+run, full) {
+			run++
+		}
+		// Copied by append, which does not clear the memory first.
+		values := append([]byte(nil), mem[n*pageSize:(n+run)*pageSize]...)
+		for ; run > 0; run-- {
+			changes = append(changes, pageChange(n, values[:pageSize:pageSize]))
+			copy(in.shadow.page(n), values)
+			values = values[pageSize:]
+			n++
+		}
 	}
 	if full { // pages that are zero were left out
 		in.copyToShadow(mem)
 	}
 	return changes
+}
+
+// belongs says whether a page is to be saved with its content.
+func (in *Instance) belongs(mem []byte, n int, full bool) bool {
+	page := mem[n*pageSize : (n+1)*pageSize]
+	return (full || !bytes.Equal(page, in.shadow.page(n))) && !bytes.Equal(page, zeroPage)
+}
+
+func pageChange(n int, value []byte) dataflow.Change {
+	return dataflow.Change{Space: dataflow.SpaceMemory, Key: binary.BigEndian.AppendUint32(nil, uint32(n)), Value: value}
 }
 
 func (in *Instance) copyToShadow(mem []byte) {

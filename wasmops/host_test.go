@@ -1,0 +1,205 @@
+package wasmops
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weir-stream/weir/dataflow"
+)
+
+// counting counts how often each module is opened.
+type counting struct {
+	library
+	opened atomic.Int64
+}
+
+func (c *counting) Open(digest string) ([]byte, error) {
+	c.opened.Add(1)
+	return c.library.Open(digest)
+}
+
+// variant is the minimal operator with n more functions.
+func variant(n int) []byte {
+	b := minimal()
+	for range n {
+		b.fn("", sig(nil))
+	}
+	return b.wasm()
+}
+
+func TestInstancesShareAModule(t *testing.T) {
+	modules := &counting{library: shelf(variant(0))}
+	h := newHost(t, Options{Modules: modules})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			in, err := h.New(context.Background(), dataflow.OperatorSpec{Name: "o", Digest: Digest(variant(0))}, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := in.Process(batch(1, "x"), nil); err != nil {
+				t.Error(err)
+			}
+			if err := in.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := modules.opened.Load(); n != 1 {
+		t.Errorf("module was opened %d times", n)
+	}
+}
+
+func TestIdleModulesAreBounded(t *testing.T) {
+	modules := &counting{library: library{}}
+	h := newHost(t, Options{Modules: modules})
+	use := func(n int) {
+		t.Helper()
+		wasm := variant(n)
+		modules.library[Digest(wasm)] = wasm
+		closeInstance(t, newInstance(t, h, dataflow.OperatorSpec{Name: "o", Digest: Digest(wasm)}, nil))
+	}
+	for n := range maxIdleModules + 3 {
+		use(n)
+	}
+	if len(h.modules) != maxIdleModules || len(h.idle) != maxIdleModules {
+		t.Errorf("%d modules and %d idle, want %d", len(h.modules), len(h.idle), maxIdleModules)
+	}
+	before := modules.opened.Load()
+	use(maxIdleModules + 2) // still there
+	if modules.opened.Load() != before {
+		t.Error("a module that was used a moment ago was opened again")
+	}
+	use(0) // longest idle, closed
+	if modules.opened.Load() != before+1 {
+		t.Error("the module that was idle for longest was kept")
+	}
+}
+
+func TestDamagedModuleIsRefused(t *testing.T) {
+	digest := Digest(variant(1))
+	h := newHost(t, Options{Modules: library{digest: variant(2)}})
+	_, err := h.New(context.Background(), dataflow.OperatorSpec{Name: "o", Digest: digest}, nil)
+	if err == nil || !strings.Contains(err.Error(), "the stored copy is damaged") {
+		t.Errorf("error %v", err)
+	}
+	h = newHost(t, Options{Modules: library{digest: []byte("junk")}})
+	if _, err = h.New(context.Background(), dataflow.OperatorSpec{Name: "o", Digest: digest}, nil); err == nil {
+		t.Error("junk is taken for a module")
+	}
+}
+
+// TestFailedInstanceIsReleased checks that what fails to start keeps no module.
+func TestFailedInstanceIsReleased(t *testing.T) {
+	wasm := minimal().body(exportInit, 0).wasm()
+	h := newHost(t, Options{Modules: shelf(wasm)})
+	for range 3 {
+		_, err := h.New(context.Background(), dataflow.OperatorSpec{Name: "o", Digest: Digest(wasm)}, nil)
+		if guest := (*dataflow.GuestError)(nil); !errors.As(err, &guest) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if l := h.modules[Digest(wasm)]; l.uses != 0 {
+		t.Errorf("%d uses of a module without an instance", l.uses)
+	}
+}
+
+// cachedFiles are the compiled modules in a cache.
+func cachedFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "wazero-*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func useCache(t *testing.T, dir string) {
+	t.Helper()
+	ctx := context.Background()
+	h, err := NewHost(ctx, Options{CacheDir: dir, Modules: shelf(variant(0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := newInstance(t, h, dataflow.OperatorSpec{Name: "o", Digest: Digest(variant(0))}, nil)
+	if _, err := process(in, batch(1, "x")); err != nil {
+		t.Error(err)
+	}
+	closeInstance(t, in)
+	if err := h.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCacheIsUsed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "modules")
+	useCache(t, dir)
+	files := cachedFiles(t, dir)
+	if len(files) != 1 {
+		t.Fatalf("%d files in the cache", len(files))
+	}
+	before, err := os.Stat(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	useCache(t, dir)
+	after, err := os.Stat(files[0])
+	if err != nil || !os.SameFile(before, after) || len(cachedFiles(t, dir)) != 1 {
+		t.Errorf("the entry was written again: %v", err)
+	}
+}
+
+// TestDamagedCacheIsCompiledAgain flips bytes of the cached machine code and of its header, and
+// damages the index: none of it may reach the processor or stop the host.
+func TestDamagedCacheIsCompiledAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "modules")
+	useCache(t, dir)
+	file := cachedFiles(t, dir)[0]
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(path string, b []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at := 0; at < len(good); at += max(1, len(good)/40) {
+		bad := slices.Clone(good)
+		bad[at] ^= 0x10
+		write(file, bad)
+		useCache(t, dir)
+		if now, err := os.ReadFile(file); err != nil || slices.Equal(now, bad) {
+			t.Fatalf("byte %d flipped: the damaged entry was kept: %v", at, err)
+		}
+	}
+	write(file, good[:len(good)/2])
+	useCache(t, dir)
+	write(filepath.Join(dir, cacheIndex), []byte("{"))
+	useCache(t, dir)
+	write(filepath.Join(dir, "leftover.tmp"), []byte("x"))
+	useCache(t, dir)
+	if _, err := os.Stat(filepath.Join(dir, "leftover.tmp")); err == nil {
+		t.Error("an unknown file was kept")
+	}
+}
+
+func TestCacheThatCannotBeMade(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewHost(context.Background(), Options{CacheDir: file}); err == nil || !strings.Contains(err.Error(), "cache of compiled modules") {
+		t.Errorf("error %v", err)
+	}
+}
