@@ -173,6 +173,7 @@ type link struct {
 	state     State
 	changes   uint64 // counts connects and disconnects
 	listeners map[chan struct{}]struct{}
+	requests  map[*context.CancelFunc]struct{} // to be ended when the connection is lost
 }
 
 // dial makes a link; loud says whether it logs outages, which both links would see.
@@ -181,6 +182,7 @@ func dial(opt ConnectOptions, role string, loud bool) (*link, error) {
 		closed:    make(chan struct{}),
 		state:     State{Since: time.Now()},
 		listeners: make(map[chan struct{}]struct{}),
+		requests:  make(map[*context.CancelFunc]struct{}),
 	}
 	url, server := opt.URL, "embedded server"
 	options := []nats.Option{
@@ -264,12 +266,42 @@ func (l *link) set(connected bool, err error) bool {
 	}
 	l.changes++
 	for ch := range l.listeners {
-		select {
-		case ch <- struct{}{}:
-		default:
+		signal(ch)
+	}
+	for cancel := range l.requests {
+		if !connected {
+			(*cancel)()
 		}
 	}
 	return news
+}
+
+// request runs f, which asks the server for something, within requestTimeout, and ends it with the
+// connection, since no answer comes then: the library would wait for it. Errors are translated.
+func (l *link) request(ctx context.Context, f func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	l.mu.Lock()
+	l.requests[&cancel] = struct{}{}
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.requests, &cancel)
+	}()
+	err := f(bounded)
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		return fmt.Errorf("%w: connection lost", ErrUnavailable)
+	}
+	return translate(err)
+}
+
+// signal leaves one signal in a queue of capacity 1.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
 }
 
 func (l *link) status() State {
@@ -332,7 +364,8 @@ func translate(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, ErrUnavailable), errors.Is(err, ErrFull),
+		errors.Is(err, ErrLost), errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
 		return err
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrObjectNotFound),
 		errors.Is(err, jetstream.ErrKeyDeleted), errors.Is(err, jetstream.ErrMsgNotFound):

@@ -249,14 +249,13 @@ func (in *input) checkPrevious(ctx context.Context) error {
 	if in.previous == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	err := in.streams.conn.data.js.DeleteConsumer(ctx, in.stream, in.previous)
+	data := in.streams.conn.data
+	err := data.request(ctx, func(ctx context.Context) error { return data.js.DeleteConsumer(ctx, in.stream, in.previous) })
 	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, ErrLost):
 		in.gone = true
 	case err != nil:
-		return translate(err)
+		return err
 	}
 	in.previous = ""
 	return nil

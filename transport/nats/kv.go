@@ -83,22 +83,28 @@ type Cluster struct {
 // Ensure creates the buckets and object stores that are missing and returns the cluster's identity.
 func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
 	var cl Cluster
-	for _, b := range buckets {
-		made, err := c.ensureBucket(ctx, b)
+	ensure := func(name string, create func(context.Context, string) (bool, error)) error {
+		made := false
+		err := c.control.request(ctx, func(ctx context.Context) (err error) {
+			made, err = create(ctx, c.bucketName(name))
+			return err
+		})
 		if err != nil {
-			return cl, fmt.Errorf("bucket %s: %w", c.bucketName(string(b)), translate(err))
+			return fmt.Errorf("bucket %s: %w", c.bucketName(name), err)
 		}
 		if made {
-			cl.Created = append(cl.Created, string(b))
+			cl.Created = append(cl.Created, name)
+		}
+		return nil
+	}
+	for _, b := range buckets {
+		if err := ensure(string(b), c.ensureBucket); err != nil {
+			return cl, err
 		}
 	}
 	for _, s := range stores {
-		made, err := c.ensureStore(ctx, s)
-		if err != nil {
-			return cl, fmt.Errorf("object store %s: %w", c.bucketName(string(s)), translate(err))
-		}
-		if made {
-			cl.Created = append(cl.Created, string(s))
+		if err := ensure(string(s), c.ensureStore); err != nil {
+			return cl, err
 		}
 	}
 	id, err := c.identity(ctx)
@@ -106,10 +112,8 @@ func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
 	return cl, err
 }
 
-func (c *Conn) ensureBucket(ctx context.Context, b Bucket) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	name := c.bucketName(string(b))
+// ensureBucket creates a bucket if it is missing and reports whether it did.
+func (c *Conn) ensureBucket(ctx context.Context, name string) (bool, error) {
 	_, err := c.control.js.KeyValue(ctx, name)
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return false, err
@@ -137,13 +141,14 @@ func (c *Conn) identity(ctx context.Context) (string, error) {
 // do runs one operation within its time limit. The library's handle is kept until an operation finds
 // the server or the bucket away; the next one then learns which.
 func (kv *KV) do(ctx context.Context, what, key string, f func(context.Context, jetstream.KeyValue) error) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	h, err := kv.open(ctx)
+	err := kv.conn.control.request(ctx, func(ctx context.Context) error {
+		h, err := kv.open(ctx)
+		if err == nil {
+			err = f(ctx, h)
+		}
+		return err
+	})
 	if err == nil {
-		err = f(ctx, h)
-	}
-	if err = translate(err); err == nil {
 		return nil
 	}
 	if errors.Is(err, ErrUnavailable) {

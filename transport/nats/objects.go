@@ -49,10 +49,8 @@ func (o *Objects) stream() string { return "OBJ_" + o.name() }
 // chunks begins the subjects of chunks.
 func (o *Objects) chunks() string { return "$O." + o.name() + ".C." }
 
-func (c *Conn) ensureStore(ctx context.Context, s Store) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	name := c.bucketName(string(s))
+// ensureStore creates an object store if it is missing and reports whether it did.
+func (c *Conn) ensureStore(ctx context.Context, name string) (bool, error) {
 	_, err := c.control.js.ObjectStore(ctx, name)
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return false, err
@@ -94,8 +92,6 @@ func (o *Objects) Put(ctx context.Context, name string, r io.Reader) (Object, er
 
 // Has returns the description of an object; [ErrNotFound] if it is not there whole.
 func (o *Objects) Has(ctx context.Context, name string) (Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	_, info, err := o.info(ctx, name)
 	if err != nil {
 		return Object{}, o.fail("look up", name, err)
@@ -103,13 +99,20 @@ func (o *Objects) Has(ctx context.Context, name string) (Object, error) {
 	return objectOf(info), nil
 }
 
-func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectStore, *jetstream.ObjectInfo, error) {
-	h, err := o.conn.control.js.ObjectStore(ctx, o.name())
-	if err != nil {
-		return nil, nil, err
-	}
-	info, err := h.GetInfo(ctx, name)
-	return h, info, err
+// info returns the store's stream and the description of an object that is there whole.
+func (o *Objects) info(ctx context.Context, name string) (st jetstream.Stream, info *jetstream.ObjectInfo, err error) {
+	err = o.conn.control.request(ctx, func(ctx context.Context) error {
+		h, err := o.conn.control.js.ObjectStore(ctx, o.name())
+		if err != nil {
+			return err
+		}
+		if info, err = h.GetInfo(ctx, name); err != nil {
+			return err
+		}
+		st, err = o.conn.control.js.Stream(ctx, o.stream())
+		return err
+	})
+	return st, info, err
 }
 
 func objectOf(i *jetstream.ObjectInfo) Object {
@@ -119,14 +122,12 @@ func objectOf(i *jetstream.ObjectInfo) Object {
 // Delete removes an object; it is no error if it is not there. It leaves no mark of the deletion
 // behind: names are used once, so marks would add up for ever.
 func (o *Objects) Delete(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, info, err := o.info(ctx, name)
-	if errors.Is(err, jetstream.ErrObjectNotFound) {
+	st, info, err := o.info(ctx, name)
+	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err == nil {
-		err = o.purge(ctx, info)
+		err = o.conn.control.request(ctx, func(ctx context.Context) error { return o.purge(ctx, st, info) })
 	}
 	if err != nil {
 		return o.fail("delete", name, err)
@@ -135,11 +136,7 @@ func (o *Objects) Delete(ctx context.Context, name string) error {
 }
 
 // purge removes the description first: without it the object is not there, and Clean finds the rest.
-func (o *Objects) purge(ctx context.Context, info *jetstream.ObjectInfo) error {
-	st, err := o.conn.control.js.Stream(ctx, o.stream())
-	if err != nil {
-		return err
-	}
+func (o *Objects) purge(ctx context.Context, st jetstream.Stream, info *jetstream.ObjectInfo) error {
 	meta := "$O." + o.name() + ".M." + base64.URLEncoding.EncodeToString([]byte(info.Name))
 	if err := st.Purge(ctx, jetstream.WithPurgeSubject(meta)); err != nil {
 		return err
@@ -178,13 +175,7 @@ func (o *Objects) list(ctx context.Context) ([]*jetstream.ObjectInfo, error) {
 // nothing may be made of them before it has returned io.EOF. The reader asks for chunk after chunk,
 // each within a few seconds: it cannot hang, whatever becomes of the store.
 func (o *Objects) Get(ctx context.Context, name string) (io.ReadCloser, error) {
-	st, err := o.conn.control.js.Stream(ctx, o.stream())
-	if err != nil {
-		return nil, o.fail("get", name, err)
-	}
-	infoCtx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, info, err := o.info(infoCtx, name)
+	st, info, err := o.info(ctx, name)
 	if err != nil {
 		return nil, o.fail("get", name, err)
 	}
@@ -245,10 +236,12 @@ func (r *objectReader) fetch() error {
 		}
 		return io.EOF
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, requestTimeout)
-	defer cancel()
-	m, err := r.stream.GetMsg(ctx, r.next, jetstream.WithGetMsgSubject(r.subject))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	var m *jetstream.RawStreamMsg
+	err := r.objects.conn.control.request(r.ctx, func(ctx context.Context) (err error) {
+		m, err = r.stream.GetMsg(ctx, r.next, jetstream.WithGetMsgSubject(r.subject))
+		return err
+	})
+	if errors.Is(err, ErrNotFound) {
 		err = fmt.Errorf("%d bytes are missing at the end: %w", r.left, err)
 	}
 	if err != nil {

@@ -23,8 +23,9 @@ const (
 	ackTimeout = 3 * time.Second
 	// sweepInterval is how often frames without acknowledgement are looked for, while there are any.
 	sweepInterval = 250 * time.Millisecond
-	// grantQueue is how many grants may wait to be looked at, before the newest of each is kept.
-	grantQueue = 256
+	// grantQueue is how many grants may wait to be looked at, before the newest of each is kept: a
+	// task with a thousand outputs may get one for each at once.
+	grantQueue = 1024
 )
 
 // OpenOutput opens a task's output channels. It does not wait for the server.
@@ -145,13 +146,6 @@ func (o *output) Send(channel int, frame []byte, done func(error)) {
 	o.sends[s.id] = s
 	o.queue = append(o.queue, s)
 	signal(o.queued)
-}
-
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }
 
 func (o *output) Close() {

@@ -85,8 +85,6 @@ type reader struct {
 
 // openReader makes a consumer. [ErrLost] says that the stream does not exist.
 func (c *Conn) openReader(ctx context.Context, l *link, src source) (*reader, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	r := &reader{
 		link: l, api: c.api, src: src, consumer: "r" + rand.Text(), inbox: l.nc.NewInbox(),
 		queue: make(chan *nats.Msg, pullBatch+queueSlack), changed: make(chan struct{}, 1),
@@ -97,9 +95,9 @@ func (c *Conn) openReader(ctx context.Context, l *link, src source) (*reader, er
 		return nil, translate(err)
 	}
 	l.subscribe(r.changed)
-	if err := r.create(ctx); err != nil {
+	if err := l.request(ctx, r.create); err != nil {
 		r.close()
-		return nil, fmt.Errorf("stream %s: %w", src.stream, translate(err))
+		return nil, fmt.Errorf("stream %s: %w", src.stream, err)
 	}
 	return r, nil
 }

@@ -97,15 +97,16 @@ func (s *Streams) config(job string, gen abs.Generation, task abs.TaskID) jetstr
 
 // ensure creates a task's stream if it is missing.
 func (s *Streams) ensure(ctx context.Context, job string, gen abs.Generation, task abs.TaskID) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	cfg := s.config(job, gen, task)
-	_, err := s.conn.data.js.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = s.conn.data.js.CreateStream(ctx, cfg)
-	}
+	err := s.conn.data.request(ctx, func(ctx context.Context) error {
+		_, err := s.conn.data.js.Stream(ctx, cfg.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			_, err = s.conn.data.js.CreateStream(ctx, cfg)
+		}
+		return err
+	})
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return fmt.Errorf("stream %s: %w", cfg.Name, translate(err))
+		return fmt.Errorf("stream %s: %w", cfg.Name, err)
 	}
 	return nil
 }
@@ -151,11 +152,9 @@ func (s *Streams) Delete(ctx context.Context, job string, gen abs.Generation) er
 
 // DeleteStream removes one stream by its name in JetStream; it is no error if it is not there.
 func (s *Streams) DeleteStream(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	err := s.conn.control.js.DeleteStream(ctx, name)
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("delete stream %s: %w", name, translate(err))
+	err := s.conn.control.request(ctx, func(ctx context.Context) error { return s.conn.control.js.DeleteStream(ctx, name) })
+	if err != nil && !errors.Is(err, ErrLost) {
+		return fmt.Errorf("delete stream %s: %w", name, err)
 	}
 	return nil
 }
@@ -168,17 +167,18 @@ type purgeRequest struct {
 
 // purge removes a subject's messages up to and including the one at seq.
 func (s *Streams) purge(ctx context.Context, stream, subject string, seq uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	body, err := json.Marshal(purgeRequest{Filter: subject, Sequence: seq + 1})
 	if err != nil {
 		panic(err) // a struct of a string and a number
 	}
-	resp, err := s.conn.data.nc.RequestWithContext(ctx, s.conn.api+"STREAM.PURGE."+stream, body)
+	err = s.conn.data.request(ctx, func(ctx context.Context) error {
+		resp, err := s.conn.data.nc.RequestWithContext(ctx, s.conn.api+"STREAM.PURGE."+stream, body)
+		if err == nil {
+			_, err = decodeResponse(resp.Data)
+		}
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("purge of %s: %w", subject, translate(err))
-	}
-	if _, err := decodeResponse(resp.Data); err != nil {
 		return fmt.Errorf("purge of %s: %w", subject, err)
 	}
 	return nil

@@ -1,0 +1,456 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+)
+
+func TestFramesArriveInOrderOfEachSender(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	const senders, frames = 4, 200
+	to := map[int]abs.TaskID{}
+	var channels []int
+	for c := range senders {
+		to[c] = "sum/0"
+		channels = append(channels, c)
+	}
+	in := openInput(t, s, "sum/0", channels...)
+	wantDrained(t, in) // of an empty stream, at once
+	var wg sync.WaitGroup
+	for c := range senders {
+		out := openOutput(t, s, to)
+		wg.Go(func() {
+			var taken sync.WaitGroup
+			for n := range frames {
+				taken.Add(1)
+				out.Send(c, []byte(frameName(n)), func(err error) {
+					if err != nil {
+						t.Errorf("frame %d of channel %d: %v", n, c, err)
+					}
+					taken.Done()
+				})
+				if n%50 == 49 {
+					taken.Wait()
+				}
+			}
+		})
+	}
+	next := make([]int, senders)
+	var lastSeq uint64
+	for range senders * frames {
+		d := receive(t, in)
+		if string(d.Frame) != frameName(next[d.Channel]) || d.Seq <= lastSeq {
+			t.Fatalf("channel %d: got %q at %d after %d, want %q", d.Channel, d.Frame, d.Seq, lastSeq, frameName(next[d.Channel]))
+		}
+		next[d.Channel]++
+		lastSeq = d.Seq
+	}
+	wg.Wait()
+}
+
+func TestRereadStartsAgainFromTheBeginning(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0, 1)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
+	for n := range 20 {
+		if err := sendOne(t, out, n%2, frameName(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 { // what lies in the queue does not come again after Reread
+		wantFrame(t, in, 0, frameName(0))
+		wantFrame(t, in, 1, frameName(1))
+		in.Reread()
+	}
+	for n := range 20 {
+		wantFrame(t, in, n%2, frameName(n))
+	}
+	wantDrained(t, in)
+	if err := sendOne(t, out, 0, "after"); err != nil {
+		t.Fatal(err)
+	}
+	wantFrame(t, in, 0, "after")
+}
+
+func TestPurgeTakesOneChannelUpToAFrame(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0, 1)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
+	var at uint64
+	for n := range 6 {
+		if err := sendOne(t, out, n%2, frameName(n)); err != nil {
+			t.Fatal(err)
+		}
+		if d := wantFrame(t, in, n%2, frameName(n)); n == 2 {
+			at = d.Seq
+		}
+	}
+	if err := in.Purge(testContext(t), 0, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Purge(testContext(t), 0, at+100); !errors.Is(err, ErrLost) {
+		t.Fatalf("purge beyond what was delivered: %v", err)
+	}
+	in.Reread()
+	wantFrame(t, in, 1, frameName(1))
+	wantFrame(t, in, 1, frameName(3))
+	wantFrame(t, in, 0, frameName(4))
+	wantFrame(t, in, 1, frameName(5))
+	wantDrained(t, in)
+}
+
+// A stream whose last frames have been purged must still be found to be at its end.
+func TestDrainedWhenTheEndHasBeenPurged(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0, 1)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
+	var last dataflow.Delivery
+	for n := range 4 {
+		if err := sendOne(t, out, n/3, frameName(n)); err != nil {
+			t.Fatal(err)
+		}
+		last = wantFrame(t, in, n/3, frameName(n))
+	}
+	if err := in.Purge(testContext(t), 1, last.Seq); err != nil {
+		t.Fatal(err)
+	}
+	in.Reread()
+	for n := range 3 {
+		wantFrame(t, in, 0, frameName(n))
+	}
+	wantDrained(t, in)
+}
+
+func TestFullChannelRefusesAndOthersGoOn(t *testing.T) {
+	c := inProcess(t)
+	s := c.Streams(StreamOptions{ChannelFrames: 3})
+	in := openInput(t, s, "t", 0, 1)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
+	var last dataflow.Delivery
+	for n := range 3 {
+		if err := sendOne(t, out, 0, frameName(n)); err != nil {
+			t.Fatal(err)
+		}
+		last = wantFrame(t, in, 0, frameName(n))
+	}
+	if err := sendOne(t, out, 0, "too many"); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+	if err := sendOne(t, out, 1, "other"); err != nil {
+		t.Fatal(err)
+	}
+	wantFrame(t, in, 1, "other")
+	if err := in.Purge(testContext(t), 0, last.Seq-1); err != nil {
+		t.Fatal(err)
+	}
+	if err := sendOne(t, out, 0, "again"); err != nil {
+		t.Fatal(err)
+	}
+	wantFrame(t, in, 0, "again")
+}
+
+func TestSendBeforeTheStreamExists(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	if err := sendOne(t, out, 0, "early"); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("got %v, want ErrUnavailable", err)
+	}
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	sendUntilTaken(t, out, 0, "now")
+	wantFrame(t, in, 0, "now")
+}
+
+// A network that hangs must not hang the task: what is too much is refused, and all is told in the end.
+func TestTooManySendsAreRefused(t *testing.T) {
+	proxy := newProxy(t, startServer(t, ServerOptions{Listen: "127.0.0.1:0"}).ClientAddr())
+	s := connect(t, ConnectOptions{URL: "nats://" + proxy.addr()}).Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	const frames = 3 * maxSends
+	results := make(chan error, frames)
+	proxy.gate.Lock()
+	for range frames { // far more bytes than sockets hold
+		out.Send(0, make([]byte, 256<<10), func(err error) { results <- err })
+	}
+	busy := 0
+	for range frames - maxSends {
+		if err := <-results; !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("got %v", err)
+		} else if errors.Is(err, ErrBusy) {
+			busy++
+		}
+	}
+	if busy == 0 {
+		t.Error("no frame was refused")
+	}
+	proxy.gate.Unlock()
+	for range maxSends {
+		<-results
+	}
+	select {
+	case err := <-results:
+		t.Errorf("done was called once more: %v", err)
+	default:
+	}
+}
+
+func TestLostStreamIsMadeAgain(t *testing.T) {
+	c := inProcess(t)
+	s := c.Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	sendUntilTaken(t, out, 0, "one")
+	old := wantFrame(t, in, 0, "one")
+	if err := s.Delete(testContext(t), "job", 1); err != nil {
+		t.Fatal(err)
+	}
+	wantReset(t, in)
+	wantDrained(t, in)
+	sendUntilTaken(t, out, 0, "two")
+	d := wantFrame(t, in, 0, "two")
+	if d.Seq <= old.Seq {
+		t.Errorf("frame at %d of the new stream, %d of the old one: a late purge would remove it", d.Seq, old.Seq)
+	}
+	if err := in.Purge(testContext(t), 0, old.Seq); err != nil {
+		t.Fatal(err)
+	}
+	in.Reread()
+	wantFrame(t, in, 0, "two")
+	wantDrained(t, in)
+}
+
+// Another one makes the stream again before its reader notices.
+func TestReplacedStreamIsNoticed(t *testing.T) {
+	c := inProcess(t)
+	s := c.Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	sendUntilTaken(t, out, 0, "one")
+	wantFrame(t, in, 0, "one")
+	ctx := testContext(t)
+	if err := s.Delete(ctx, "job", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ensure(ctx, "job", 1, "t"); err != nil {
+		t.Fatal(err)
+	}
+	sendUntilTaken(t, out, 0, "two")
+	wantReset(t, in)
+	for d := receive(t, in); !d.Drained; d = receive(t, in) {
+		if string(d.Frame) != "two" {
+			t.Fatalf("got %+v", d)
+		}
+	}
+}
+
+func TestDeletedConsumerIsMadeAgain(t *testing.T) {
+	c := inProcess(t)
+	s := c.Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	sendUntilTaken(t, out, 0, "one")
+	wantFrame(t, in, 0, "one")
+	ctx := testContext(t)
+	stream := c.names.stream("job", 1, "t")
+	st, err := c.data.js.Stream(ctx, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range st.ConsumerNames(ctx).Name() {
+		if err := st.DeleteConsumer(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantReset(t, in)
+	wantFrame(t, in, 0, "one")
+	wantDrained(t, in)
+	sendUntilTaken(t, out, 0, "two")
+	wantFrame(t, in, 0, "two")
+}
+
+func TestServerRestartsUnderStreams(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		file  bool
+		empty bool
+		kept  bool // the frames are still there
+	}{
+		{name: "memory", kept: false},
+		{name: "file", file: true, kept: true},
+		{name: "file, emptied", file: true, empty: true, kept: false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := newRestartable(t)
+			s := connect(t, ConnectOptions{URL: server.ClientURL()}).Streams(StreamOptions{File: test.file})
+			in := openInput(t, s, "t", 0)
+			wantDrained(t, in)
+			out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+			sendUntilTaken(t, out, 0, "one")
+			wantFrame(t, in, 0, "one")
+			server.restart(test.empty)
+			wantReset(t, in)
+			if test.kept {
+				wantFrame(t, in, 0, "one")
+			}
+			wantDrained(t, in)
+			sendUntilTaken(t, out, 0, "two")
+			for d := receive(t, in); string(d.Frame) != "two"; d = receive(t, in) {
+				t.Logf("before it: %+v", d)
+			}
+		})
+	}
+}
+
+// A cut connection, with the server and its streams unharmed, is no loss: the reading goes on where
+// it was, without Reset and without a frame twice.
+func TestCutConnectionLosesNothing(t *testing.T) {
+	server := startServer(t, ServerOptions{Listen: "127.0.0.1:0"})
+	proxy := newProxy(t, server.ClientAddr())
+	s := connect(t, ConnectOptions{URL: "nats://" + proxy.addr()}).Streams(StreamOptions{})
+	direct := connect(t, ConnectOptions{URL: server.ClientURL()}).Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	out := openOutput(t, direct, map[int]abs.TaskID{0: "t"})
+	for n := range 30 {
+		if n%10 == 5 {
+			proxy.cut()
+		}
+		sendUntilTaken(t, out, 0, frameName(n))
+	}
+	for n := range 30 {
+		wantFrame(t, in, 0, frameName(n))
+	}
+	cut := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	proxy.cut()
+	sendUntilTaken(t, cut, 0, "from the other side")
+	wantFrame(t, in, 0, "from the other side")
+}
+
+func TestStreamsWithoutServer(t *testing.T) {
+	addr := unused(t)
+	c := connect(t, ConnectOptions{URL: "nats://" + addr})
+	if s := c.State(); s.Connected {
+		t.Fatalf("%+v", s)
+	}
+	s := c.Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	if err := sendOne(t, out, 0, "lost"); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("got %v, want ErrUnavailable", err)
+	}
+	if _, err := c.KV(Jobs).Get(testContext(t), "x"); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("got %v, want ErrUnavailable", err)
+	}
+	in.Grant(dataflow.Grant{})
+	out.Ask()
+	in.Reread()
+	startServer(t, ServerOptions{Listen: addr})
+	wantDrained(t, in)
+	sendUntilTaken(t, out, 0, "one")
+	wantFrame(t, in, 0, "one")
+}
+
+func TestGrantsAndAsks(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	in := openInput(t, s, "t", 3, 7)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{3: "t", 7: "t"})
+	out.Ask()
+	select {
+	case <-in.Asked():
+	case <-time.After(patience):
+		t.Fatal("not asked")
+	}
+	want := dataflow.Grant{Channel: 3, Incarnation: 9, Next: 1000, Sum: 77, Window: 1 << 18, Rewind: true}
+	for n := range 1000 { // only the newest of each channel counts
+		g := want
+		g.Next = abs.Seq(n + 1)
+		in.Grant(g)
+	}
+	other := dataflow.Grant{Channel: 7, Next: 1}
+	in.Grant(other)
+	in.Grant(dataflow.Grant{Channel: 8}) // not ours
+	newest := map[int]dataflow.Grant{}
+	for deadline := time.After(patience); newest[3] != want || newest[7] != other; {
+		select {
+		case g := <-out.Grants():
+			newest[g.Channel] = g
+		case <-time.After(firstBackoff): // grants may be lost, and are repeated
+			in.Grant(want)
+			in.Grant(other)
+		case <-deadline:
+			t.Fatalf("got %+v", newest)
+		}
+	}
+	if len(newest) != 2 {
+		t.Errorf("got %+v", newest)
+	}
+}
+
+func TestListAndDeleteStreams(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	ctx := testContext(t)
+	long := abs.TaskID(fmt.Sprintf("%0300d", 7))
+	for _, x := range []struct {
+		job  string
+		gen  abs.Generation
+		task abs.TaskID
+	}{{"a b", 1, "x@g.1"}, {"a b", 2, long}, {"a", 1, "b/0"}} {
+		if err := s.ensure(ctx, x.job, x.gen, x.task); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Delete(ctx, "a b", 1); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]abs.TaskID{}
+	for _, st := range all {
+		got[fmt.Sprintf("%s %d", st.Job, st.Generation)] = st.Task
+	}
+	if len(got) != 2 || got["a b 2"] != long || got["a 1"] != "b/0" {
+		t.Errorf("got %v", got)
+	}
+	if err := s.DeleteStream(ctx, "no such stream"); err == nil {
+		t.Error("a name with spaces was taken")
+	}
+	if err := s.DeleteStream(ctx, "none"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInputClosesDeliveries(t *testing.T) {
+	s := inProcess(t).Streams(StreamOptions{})
+	in, err := s.OpenInput(context.Background(), "job", 1, "t", []int{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	for range in.Deliveries() {
+	}
+	in.Reread() // must not hang
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	out.Close()
+	if err := sendOne(t, out, 0, "late"); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
