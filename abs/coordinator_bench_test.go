@@ -12,6 +12,7 @@ import (
 // written. Values go through JSON as they would outside.
 type testKV struct {
 	records  map[Epoch]VersionedRecord
+	history  []VersionedRecord
 	revision uint64
 	acks     []Ack
 	replicas []ReplicaAck
@@ -37,6 +38,7 @@ func (kv *testKV) swap(w Write) (uint64, bool) {
 	}
 	kv.revision++
 	kv.records[w.Record.Epoch] = VersionedRecord{throughJSON(w.Record), kv.revision}
+	kv.history = append(kv.history, kv.records[w.Record.Epoch])
 	return kv.revision, true
 }
 
@@ -62,6 +64,9 @@ func (kv *testKV) epochs() []Epoch { return slices.Sorted(maps.Keys(kv.records))
 //	ackall EPOCH [except=]       every other task: numbers EPOCH*10 on all channels, all aligned
 //	replica TASK EPOCH [version=] | replicaall EPOCH
 //	gone|back|drained AGENT | trigger NAME | stop | seen EPOCH (from the watch)
+//	rewatch                      the watch begins again and delivers every state that the keys had
+//	collect                      deletes all acknowledgements from KV
+//	unwritten                    answers a lost write
 //	next-write lost|unanswered|blocked   lost: neither done nor answered; unanswered: done, not answered;
 //	                             blocked: stands until "answer"
 //	answer                       performs and answers the term's blocked write
@@ -128,6 +133,14 @@ func (b *coordinatorBench) do(c command) {
 		b.step(Stop{})
 	case "seen":
 		b.step(RecordSeen(b.kv.records[Epoch(c.num(0))]))
+	case "rewatch":
+		for _, v := range b.kv.history {
+			b.step(RecordSeen(v))
+		}
+	case "collect":
+		b.kv.acks, b.kv.replicas = nil, nil
+	case "unwritten":
+		b.step(Unwritten{})
 	case "next-write":
 		b.fault = c.arg(0)
 	case "answer":

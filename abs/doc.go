@@ -4,6 +4,21 @@
 // Nothing here has a clock, randomness, a goroutine, a context or I/O: an event goes in, a value
 // that says what to do comes out, and its field comments say what must be durable before what. Time
 // is a number that the caller passes in. Only the standard library is imported; a test enforces it.
+//
+// # Driving an aligner
+//
+// The goroutine of a task owns it. Every item that is a barrier or an end, and every control event,
+// is first counted and put into the task's order log, then given to [Aligner.Step], and its [Effects]
+// are carried out before the next item. Items of a channel for which [Aligner.Blocked] holds are set
+// aside. Replay of the log gives the same events again and so the same effects. When the agent sees an
+// [EpochRecord], the task asks [Aligner.Lacks] and takes what it answers.
+//
+// # Driving a coordinator
+//
+// Whoever holds the job's lease makes one with [NewCoordinator] from what KV holds and a term higher
+// than any before, gives it every [Notice] and a [Tick] several times a second, and performs the
+// [Write] of its [Actions], answering with [Written] or [Unwritten]. All of its state that matters is
+// in the records; it may be dropped at any moment.
 package abs
 
 import "fmt"

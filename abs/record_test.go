@@ -103,3 +103,38 @@ func FuzzRecovered(f *testing.F) {
 		c.Needed()
 	})
 }
+
+// TestNeeded: while a kept part waits for its packs, the acknowledgements of its epoch are needed,
+// however long ago that was; and of all those epochs only a bounded number is remembered.
+func TestNeeded(t *testing.T) {
+	p := parseWorldPlan("a@g1* b@g2* m@hub a>m b>m")
+	cfg := Config{IntervalMs: 100, TimeoutMs: 1000, DetachAfterMs: 50, ReplicaTimeoutMs: 10, Replicate: true}
+	b := &coordinatorBench{plan: p, cfg: cfg, kv: newTestKV(), terms: map[Term]*Coordinator{}}
+	b.newTerm(1)
+	b.ackAll(0, nil)
+	b.step(AgentGone{"g2"})
+	const epochs = 3 * maxAwaiting
+	for e := Epoch(1); e <= epochs; e++ {
+		b.now += 200
+		b.step(Tick{})
+		b.ackAll(e, []string{"b"})
+		b.replica(ReplicaAck{Task: "m", Epoch: 99, Generation: 1, Version: uint64(e), Packs: []string{"foreign"}})
+	}
+	c := b.terms[1]
+	if s := c.Status(); s.Committed == nil || s.Committed.Epoch != epochs {
+		t.Fatalf("status %+v\n%s", s, b.out.String())
+	}
+	if n := c.Needed(); n != 0 {
+		t.Errorf("needed from %d, the part of b is of epoch 0 and has no packs", n)
+	}
+	if len(c.records) > maxAwaiting+2 || len(c.packs) > 0 || len(c.acks) > 2 {
+		t.Errorf("remembers %d records, %d packs, %d epochs of acknowledgements", len(c.records), len(c.packs), len(c.acks))
+	}
+	b.replica(ReplicaAck{Task: "b", Epoch: 0, Generation: 1, Version: 1, Packs: []string{"b-0"}})
+	for _, task := range []TaskID{"a", "m"} {
+		b.replica(ReplicaAck{Task: task, Epoch: epochs, Generation: 1, Version: epochs + 1, Packs: []string{"x"}})
+	}
+	if n := c.Needed(); n != epochs {
+		t.Errorf("needed from %d, want %d", n, epochs)
+	}
+}
