@@ -1,0 +1,66 @@
+# Weir's tasks. Each works on a clean checkout with Go alone; `make race` needs a C compiler too.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+FUZZTIME ?= 10s
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Platforms of a release, as GOOS-GOARCH; armv7 is GOARCH=arm GOARM=7.
+PLATFORMS = linux-amd64 linux-arm64 linux-armv7 linux-riscv64
+# The largest a binary may be: what a small device can still update over a slow link.
+MAX_BINARY_BYTES = 31457280
+
+.PHONY: build test race fuzz bench lint examples release demo clean
+
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/agent ./cmd/agent
+
+test:
+	$(GO) test ./...
+
+race:
+	$(GO) test -race ./...
+
+fuzz:
+	.ci/fuzz $(FUZZTIME)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+lint:
+	.ci/gofmt
+	$(GO) vet ./...
+	GOFLAGS=-mod=mod $(GO) run $(STATICCHECK) ./...
+
+# The examples' operators against their expected outputs.
+examples:
+	$(GO) test ./examples/...
+
+demo:
+	$(GO) run ./cmd/agent demo
+
+release: $(PLATFORMS:%=dist/agent-%) dist/weir.service dist/mosquitto.conf dist/LICENSE
+	cd dist && sha256sum agent-* weir.service mosquitto.conf LICENSE > SHA256SUMS
+	@ls -l dist
+
+# Always built: what it depends on is the whole module, which the compiler's cache knows better.
+.PHONY: FORCE
+dist/agent-%: FORCE
+	@mkdir -p dist
+	@set -e; platform=$*; IFS=-; set -- $$platform; unset IFS; \
+	  arch=$$2; arm=; case $$arch in armv*) arm=$${arch#armv}; arch=arm;; esac; \
+	  CGO_ENABLED=0 GOOS=$$1 GOARCH=$$arch GOARM=$$arm \
+	  $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/agent; \
+	  size=$$(($$(wc -c < $@))); echo "$@: $$size bytes"; \
+	  if [ $$size -gt $(MAX_BINARY_BYTES) ]; then echo "$@ is larger than $(MAX_BINARY_BYTES) bytes" >&2; exit 1; fi
+
+dist/weir.service dist/mosquitto.conf: dist/%: packaging/%
+	@mkdir -p dist
+	cp $< $@
+
+dist/LICENSE: LICENSE
+	@mkdir -p dist
+	cp $< $@
+
+clean:
+	rm -rf bin dist
