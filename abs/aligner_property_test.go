@@ -241,3 +241,17 @@ func FuzzState(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkEpoch is one alignment of four channels, with a question per item as a task asks it.
+func BenchmarkEpoch(b *testing.B) {
+	inputs := []Input{{ID: "a", Agent: "g1"}, {ID: "b", Agent: "g2"}, {ID: "c", Agent: "g3"}, {ID: "d", Agent: "g4"}}
+	a := NewAligner(inputs, ExactlyOnce)
+	for n := Epoch(1); b.Loop(); n++ {
+		for _, in := range inputs {
+			if a.Blocked(in.ID) {
+				b.Fatal("blocked")
+			}
+			a.Step(Event{Kind: OnBarrier, Channel: in.ID, Epoch: n})
+		}
+	}
+}
