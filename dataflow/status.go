@@ -43,7 +43,9 @@ type Status struct {
 	Repeats    uint64 // dropped by id
 	GivenUp    uint64
 	Restarts   uint64 // by L0
-	Lag        uint64 // records logged or held, and not processed
+	Held       uint64 // records taken from the stream and not processed
+	Backlog    uint64 // records that its log held after its snapshot when the task was restored
+	Ingested   uint64 // records processed since then
 	Epoch      abs.Epoch
 	Pos        abs.Position
 	Waiting    []abs.ChannelID // channels that hold up alignment
@@ -127,14 +129,11 @@ func (t *Task) Status() Status {
 	defer s.mu.Unlock()
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
-		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Lag: s.held,
+		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
 		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
 	}
 	if st.State == "" {
 		st.State = "starting"
-	}
-	if b, done := s.backlog.Load(), s.ingested.Load(); t.spec.Source && b > done {
-		st.Lag += b - done
 	}
 	if s.recovered {
 		r := s.recovery

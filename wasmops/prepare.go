@@ -21,6 +21,8 @@ type Module struct {
 	Size int
 	// MinMemory is the linear memory it starts with, in bytes.
 	MinMemory int64
+	// Imports are the host functions that it asks for, as "module.name", in the module's order.
+	Imports []string
 
 	code        []byte   // rewritten binary
 	globals     []string // export names of the mutable globals, in index order
@@ -28,6 +30,9 @@ type Module struct {
 	start       bool     // had a start function, now exported as weir_start
 	definesData bool     // has data segments: memory is not zero when instantiated
 }
+
+// Globals is the number of mutable globals that a snapshot captures.
+func (m *Module) Globals() int { return len(m.globals) }
 
 // Digest returns the name of a module: "sha256:" and the hash of its bytes in hexadecimal digits.
 func Digest(wasm []byte) string {
@@ -60,7 +65,7 @@ func prepare(wasm []byte, moduleLimit int, memoryLimit int64) (*Module, error) {
 	code, globals := b.rewrite()
 	_, initialize := b.exports[exportInitialize]
 	return &Module{
-		Digest: Digest(wasm), Size: len(wasm), MinMemory: b.minMemory,
+		Digest: Digest(wasm), Size: len(wasm), MinMemory: b.minMemory, Imports: b.imports,
 		code: code, globals: globals, initialize: initialize, start: b.start >= 0, definesData: b.data,
 	}, nil
 }
@@ -114,6 +119,7 @@ type module struct {
 	sections  []section
 	types     []signature
 	funcs     []uint32 // type of each function, imports first
+	imports   []string
 	tables    int
 	memories  int
 	minMemory int64
@@ -245,7 +251,7 @@ func (b *module) readImports(r *reader) error {
 			return fmt.Errorf("module imports %s, which is not a function: the host gives functions only", name)
 		}
 		typ := r.u32()
-		b.funcs = append(b.funcs, typ)
+		b.funcs, b.imports = append(b.funcs, typ), append(b.imports, name)
 		want, known := hostFunctions[name]
 		switch {
 		case r.err != nil:

@@ -16,20 +16,15 @@ type parts struct {
 	// demo shows the whole on this machine; keep leaves it running afterwards.
 	demo func(ctx context.Context, keep bool, out io.Writer) error
 	// importCheckpoint puts an exported checkpoint into an agent's directory, offline.
-	importCheckpoint func(ctx context.Context, file io.Reader, dir string) (imported, error)
+	importCheckpoint func(ctx context.Context, file io.Reader, dir string) (node.Imported, error)
 	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
 	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error)
 }
 
-// imported says what an import found in the file.
-type imported struct {
-	Job   string `json:"job"`
-	Epoch uint64 `json:"epoch"`
-	Tasks int    `json:"tasks"`
-}
-
 func wired() parts {
 	return parts{
-		testOperator: optest.Run,
+		run:              node.Run,
+		importCheckpoint: node.ImportCheckpoint,
+		testOperator:     optest.Run,
 	}
 }

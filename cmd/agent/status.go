@@ -87,9 +87,9 @@ func recoveryText(r *api.Recovery) string {
 	if r == nil {
 		return ""
 	}
-	text := fmt.Sprintf("%s in %s, %d entries", r.Level, msText(r.TookMS), r.ReplayedEntries)
+	text := fmt.Sprintf("%s in %s, %d records", r.Level, msText(r.TookMS), r.ReplayedRecords)
 	if !r.Done {
-		text = fmt.Sprintf("%s for %s, %d entries", r.Level, msText(r.TookMS), r.ReplayedEntries)
+		text = fmt.Sprintf("%s for %s, %d records", r.Level, msText(r.TookMS), r.ReplayedRecords)
 	}
 	if r.Differing > 0 {
 		text += fmt.Sprintf(", %d DIFFER", r.Differing)

@@ -133,14 +133,16 @@ type Task struct {
 
 // Recovery is how a task came back.
 type Recovery struct {
-	Level string    `json:"level"` // "L0" to "L4": who else had to notice
-	At    time.Time `json:"at"`
+	Level string `json:"level"` // "L0" to "L4": who else had to notice; "rewind": to serve a receiver
+	// Reason tells what made it necessary.
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
 	// TookMS is from the start of the task to the end of its replay, so far if Done is false.
 	TookMS float64 `json:"took_ms"`
 	Done   bool    `json:"done"`
 	// Epoch is the one of the restored part.
 	Epoch           uint64 `json:"epoch"`
-	ReplayedEntries uint64 `json:"replayed_entries"`
+	ReplayedRecords uint64 `json:"replayed_records"`
 	// HeldBack counts items that were regenerated and not sent, since the receiver has them.
 	HeldBack uint64 `json:"held_back"`
 	// Compared and Differing count items that replay regenerated and whose checksum the receiver

@@ -44,7 +44,7 @@ func task(job string) api.Task {
 	return api.Task{
 		ID: "smooth@g1", Job: job, Agent: "g1", State: api.TaskRunning, Restarts: 2, Generation: 4, Epoch: 17,
 		RecordsIn: 1000, RecordsOut: 900, Lag: 5,
-		Recovery: &api.Recovery{Level: "L1", At: at, TookMS: 123.4, Done: true, ReplayedEntries: 77, Compared: 12},
+		Recovery: &api.Recovery{Level: "L1", At: at, TookMS: 123.4, Done: true, ReplayedRecords: 77, Compared: 12},
 	}
 }
 

@@ -1,0 +1,453 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/web"
+	"github.com/weir-stream/weir/storage"
+	wnats "github.com/weir-stream/weir/transport/nats"
+	"github.com/weir-stream/weir/wasmops"
+)
+
+// Kinds of local copies.
+const (
+	copyJob      = "job"      // jobRecord by name
+	copyEpoch    = "epoch"    // epochCopy by epochKey: manifests
+	copyOperator = "operator" // operatorRecord by key
+	copyAgent    = "agent"    // agentRecord by name
+	copyDead     = "dead"     // deadRecord
+	copyCluster  = "cluster"  // identity of the control plane that the copies were merged into
+)
+
+// Agent is one agent. Run makes it and runs it.
+type Agent struct {
+	opt   Options
+	name  string
+	log   *slog.Logger
+	began time.Time
+
+	dir     *storage.Dir
+	entries *storage.Log
+	store   *storage.Store
+	copies  *storage.Copies
+	blobs   *storage.Blobs
+	host    *wasmops.Host
+	dead    *deadLetters
+
+	server  *wnats.Server // nil: none
+	conn    *wnats.Conn
+	streams dataflow.Streams
+	httpAt  string
+
+	life       context.Context // of everything that runs
+	workers    sync.WaitGroup
+	saves      *queue[saveJob]
+	acks       *queue[ackJob]
+	replicas   *queue[replicaJob]
+	purges     *queue[purgeJob]
+	savepoints *queue[savepointAsk]
+	failed     chan error // what ends the agent
+	notices    noticeBoard
+	leader     leader
+	peers      peers
+	cluster    string
+	clusterMu  sync.Mutex
+	mu         sync.Mutex
+	jobs       map[string]*hostedJob
+	ready      chan struct{}
+	wakeLeader chan struct{}
+}
+
+// Run runs an agent until ctx ends. Errors about its directory, its listeners and its options come
+// at once; everything outside that is unreachable is tried again for ever.
+func Run(ctx context.Context, opt Options, log *slog.Logger) error {
+	if err := opt.Validate(); err != nil {
+		return err
+	}
+	opt = opt.WithDefaults()
+	data, err := filepath.Abs(opt.Data)
+	if err != nil {
+		return err
+	}
+	opt.Data = data
+	a := &Agent{
+		opt: opt, log: log, began: time.Now(), jobs: map[string]*hostedJob{}, ready: make(chan struct{}),
+		wakeLeader: make(chan struct{}, 1),
+		saves:      newQueue[saveJob](), acks: newQueue[ackJob](), replicas: newQueue[replicaJob](), purges: newQueue[purgeJob](),
+		savepoints: newQueue[savepointAsk](), failed: make(chan error, 1),
+	}
+	a.peers.init()
+	defer a.closeStores()
+	if err := a.openStores(ctx); err != nil {
+		return err
+	}
+	return a.run(ctx)
+}
+
+func (a *Agent) run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", a.opt.HTTP)
+	if err != nil {
+		return fmt.Errorf("listen for HTTP on %s: %w; choose another address with --http", a.opt.HTTP, err)
+	}
+	a.httpAt = listener.Addr().String()
+	if err := a.openNATS(); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer a.closeNATS()
+	if err := a.announceAddresses(); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	life, cancel := context.WithCancel(ctx)
+	a.life = life
+	defer a.workers.Wait()
+	defer cancel()
+	a.startWorkers()
+	if err := errors.Join(a.loadPeers(), a.startLocalJobs()); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer a.stopJobs()
+	close(a.ready)
+	a.background(a.keepAlive)
+	a.background(a.runSessions)
+	a.background(a.runLeader)
+	srv := web.New(web.Options{Backend: a, Log: a.log, User: a.opt.Auth.HTTP.User, Password: a.opt.Auth.HTTP.Password})
+	return a.serve(life, cancel, srv, listener)
+}
+
+// serve answers requests until ctx ends or the agent fails.
+func (a *Agent) serve(ctx context.Context, cancel context.CancelFunc, srv *web.Server, l net.Listener) error {
+	served := make(chan error, 1)
+	a.background(func() { served <- srv.Run(ctx, l) })
+	select {
+	case err := <-served:
+		return err
+	case err := <-a.failed:
+		cancel()
+		return errors.Join(err, <-served)
+	}
+}
+
+// fail ends the agent with an error.
+func (a *Agent) fail(err error) {
+	select {
+	case a.failed <- err:
+	default:
+	}
+}
+
+// damaged tells of a file that was set aside.
+func (a *Agent) damaged(what string, d *storage.Damage) {
+	if d == nil {
+		return
+	}
+	a.notices.add(what + ": " + d.Error())
+	a.log.Error("a damaged file was set aside", "what", what, "error", d)
+}
+
+// openStores opens everything in the agent's directory.
+func (a *Agent) openStores(ctx context.Context) error {
+	dir, err := storage.OpenDir(a.opt.Data)
+	if err != nil {
+		return err
+	}
+	a.dir = dir
+	if err := a.takeName(); err != nil {
+		return err
+	}
+	a.log = a.log.With("agent", a.name)
+	if a.entries, err = storage.OpenLog(dir.LogPath(), storage.LogOptions{}); err != nil {
+		return fmt.Errorf("input log: %w", err)
+	}
+	store, damage, err := storage.OpenStore(dir.StatePath())
+	if err != nil {
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	a.store = store
+	a.damaged("snapshots", damage)
+	a.copies, damage, err = storage.OpenCopies(dir.CopiesPath())
+	if err != nil {
+		return fmt.Errorf("local copies: %w", err)
+	}
+	a.damaged("local copies", damage)
+	if a.blobs, err = storage.OpenBlobs(dir.BlobsPath()); err != nil {
+		return fmt.Errorf("modules and packs: %w", err)
+	}
+	if a.dead, err = openDeadLetters(a.copies, a.now); err != nil {
+		return err
+	}
+	a.host, err = wasmops.NewHost(ctx, wasmops.Options{
+		Modules: moduleFiles{a.blobs}, CacheDir: filepath.Join(dir.Path(), "cache"), Observer: guestObserver{a.log},
+	})
+	return err
+}
+
+// takeName settles the agent's name: given, else stored, else the host's.
+func (a *Agent) takeName() error {
+	a.name = a.opt.Name
+	if a.name == "" {
+		a.name = a.dir.Identity().Name
+	}
+	if a.name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("host name: %w; give a name with --name", err)
+		}
+		a.name = plainName(host)
+	}
+	if !namePattern.MatchString(a.name) {
+		return fmt.Errorf("the host's name %q cannot be an agent's: give one with --name", a.name)
+	}
+	if stored := a.dir.Identity().Name; stored != "" && stored != a.name {
+		return fmt.Errorf("--name %s: the directory %s belongs to agent %s; leave --name out, or use another directory", a.name, a.opt.Data, stored)
+	}
+	return a.dir.SetName(a.name)
+}
+
+// plainName replaces what a host's name may have and an agent's may not.
+func plainName(host string) string {
+	b := []byte(host)
+	for i, c := range b {
+		if c == '.' {
+			b[i] = '-'
+		}
+	}
+	return string(b[:min(len(b), 64)])
+}
+
+func (a *Agent) closeStores() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var errs []error
+	if a.host != nil {
+		errs = append(errs, a.host.Close(ctx))
+	}
+	if a.copies != nil {
+		errs = append(errs, a.copies.Close())
+	}
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+	}
+	if a.entries != nil {
+		errs = append(errs, a.entries.Close())
+	}
+	if a.dir != nil {
+		errs = append(errs, a.dir.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		a.log.Error("closing the agent's files", "error", err)
+	}
+}
+
+// openNATS starts the embedded server, if there is to be one, and connects.
+func (a *Agent) openNATS() error {
+	conn := wnats.ConnectOptions{Name: a.name, Log: a.log}
+	if a.opt.Embedded() {
+		opt := wnats.ServerOptions{
+			Name: a.name, Dir: filepath.Join(a.dir.Path(), "nats"), Listen: a.opt.NATSListen, MQTTListen: a.opt.MQTTListen, Log: a.log,
+		}
+		if c := a.opt.Auth.NATS; !c.IsZero() {
+			opt.Users = append(opt.Users, wnats.User{Name: c.User, Password: c.Password})
+		}
+		if c := a.opt.Auth.MQTT; !c.IsZero() {
+			opt.MQTTUsers = append(opt.MQTTUsers, wnats.User{Name: c.User, Password: c.Password})
+		}
+		server, err := wnats.StartServer(opt)
+		if err != nil {
+			return err
+		}
+		a.server, conn.Server = server, server
+		for _, path := range server.SetAside() {
+			a.notices.add("NATS: damaged files were set aside as " + path)
+		}
+	} else {
+		conn.URL, conn.User, conn.Password = a.opt.NATS, a.opt.Auth.NATS.User, a.opt.Auth.NATS.Password
+	}
+	c, err := wnats.Connect(conn)
+	if err != nil {
+		a.closeNATS()
+		return err
+	}
+	a.conn = c
+	a.streams = c.Streams(wnats.StreamOptions{})
+	return nil
+}
+
+func (a *Agent) closeNATS() {
+	if a.conn != nil {
+		a.conn.Close()
+	}
+	if a.server != nil {
+		a.server.Shutdown()
+	}
+}
+
+func (a *Agent) addresses() api.Addresses {
+	ad := api.Addresses{HTTP: a.httpAt}
+	if a.server != nil {
+		ad.NATS, ad.MQTT = a.server.ClientAddr(), a.server.MQTTAddr()
+	}
+	return ad
+}
+
+// announceAddresses prints the addresses and writes them to addresses.json, by rename so that a
+// reader never sees half a file.
+func (a *Agent) announceAddresses() error {
+	ad := a.addresses()
+	a.log.Info("agent is up", "data", a.opt.Data, "http", ad.HTTP, "nats", ad.NATS, "mqtt", ad.MQTT, "version", a.opt.Version)
+	b, err := json.MarshalIndent(ad, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(a.opt.Data, "addresses.json")
+	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("addresses: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// ownMQTT is the address of this agent's MQTT listener, empty if it has none.
+func (a *Agent) ownMQTT() string {
+	if a.server == nil {
+		return ""
+	}
+	return a.server.MQTTAddr()
+}
+
+// now is the wall clock in milliseconds since 1970. It never decides what a task computes: it goes
+// into the log first.
+func (a *Agent) now() int64 { return time.Now().UnixMilli() }
+
+// stopwatch is monotonic.
+func (a *Agent) stopwatch() time.Duration { return time.Since(a.began) }
+
+// background runs f and lets Run wait for it.
+func (a *Agent) background(f func()) {
+	a.workers.Add(1)
+	go func() {
+		defer a.workers.Done()
+		f()
+	}()
+}
+
+// startLocalJobs starts what the agent has copies of, reachable or not (P7).
+func (a *Agent) startLocalJobs() error {
+	var records []jobRecord
+	err := a.copies.List(copyJob, func(key string, value []byte) error {
+		var rec jobRecord
+		if err := json.Unmarshal(value, &rec); err != nil {
+			return fmt.Errorf("copy of job %s: %w", key, err)
+		}
+		records = append(records, rec)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, rec := range records {
+		h, err := a.loadJob(rec)
+		if err != nil {
+			return fmt.Errorf("job %s: %w", rec.Name, err)
+		}
+		a.mu.Lock()
+		a.jobs[rec.Name] = h
+		a.mu.Unlock()
+	}
+	return nil
+}
+
+func (a *Agent) stopJobs() {
+	for _, h := range a.hosted() {
+		h.stopRunners()
+	}
+}
+
+func (a *Agent) hosted() []*hostedJob {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []*hostedJob
+	for _, h := range a.jobs {
+		out = append(out, h)
+	}
+	return out
+}
+
+func (a *Agent) hostedJob(name string) *hostedJob {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.jobs[name]
+}
+
+// takeJob takes a job's record from KV.
+func (a *Agent) takeJob(rec jobRecord) error {
+	h := a.hostedJob(rec.Name)
+	if h != nil {
+		return h.apply(rec)
+	}
+	h, err := a.loadJob(rec)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.jobs[rec.Name] = h
+	a.mu.Unlock()
+	return nil
+}
+
+// epochCopy is a manifest as an agent keeps it.
+type epochCopy struct {
+	Job    string          `json:"job"`
+	Record abs.EpochRecord `json:"record"`
+}
+
+func (a *Agent) putCopy(kind, key string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return a.copies.Put(kind, key, b)
+}
+
+// forgetCopies drops the manifests of a deleted job; its record stays, as a tombstone.
+func (a *Agent) forgetCopies(job string) error {
+	var keys []string
+	err := a.copies.List(copyEpoch, func(key string, value []byte) error {
+		var c epochCopy
+		if err := json.Unmarshal(value, &c); err != nil || c.Job == job {
+			keys = append(keys, key)
+		}
+		return nil
+	})
+	for _, k := range keys {
+		err = errors.Join(err, a.copies.Delete(copyEpoch, k))
+	}
+	return err
+}
+
+// guestObserver logs what operators say.
+type guestObserver struct{ log *slog.Logger }
+
+// Log implements [wasmops.Observer].
+func (g guestObserver) Log(task, operator string, level wasmops.LogLevel, text string) {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "error": slog.LevelError}
+	g.log.Log(context.Background(), levels[level.String()], text, "task", task, "operator", operator)
+}
+
+// LogDropped implements [wasmops.Observer].
+func (g guestObserver) LogDropped(task, operator string, n int) {
+	g.log.Warn("operator logs faster than it may", "task", task, "operator", operator, "dropped", n)
+}
+
+// Count implements [wasmops.Observer].
+func (g guestObserver) Count(task, operator, name string, delta int64) {}

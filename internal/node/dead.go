@@ -1,0 +1,168 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/weir-stream/weir/dataflow/frame"
+	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/storage"
+	wnats "github.com/weir-stream/weir/transport/nats"
+)
+
+// deadBudget bounds the dead letters that an agent keeps, in bytes; beyond it the oldest are given
+// up and counted.
+const deadBudget = 16 << 20
+
+// deadLetters keeps given-up records on disk.
+type deadLetters struct {
+	copies *storage.Copies
+	now    func() int64
+
+	mu      sync.Mutex
+	letters map[string]deadMeta
+	size    int64
+	shed    uint64
+	counts  map[string]uint64 // by task, ever
+}
+
+type deadMeta struct {
+	at   int64
+	size int64
+}
+
+// deadRecord is a dead letter on disk.
+type deadRecord struct {
+	Task   string `json:"task"`
+	AtMS   int64  `json:"at_ms"`
+	Reason string `json:"reason"`
+	Record []byte `json:"record"` // in frame encoding
+}
+
+func openDeadLetters(copies *storage.Copies, now func() int64) (*deadLetters, error) {
+	d := &deadLetters{copies: copies, now: now, letters: map[string]deadMeta{}, counts: map[string]uint64{}}
+	err := copies.List(copyDead, func(key string, value []byte) error {
+		var rec deadRecord
+		if err := json.Unmarshal(value, &rec); err != nil {
+			return fmt.Errorf("dead letter %s: %w", key, err)
+		}
+		d.letters[key] = deadMeta{rec.AtMS, int64(len(value))}
+		d.size += int64(len(value))
+		d.counts[rec.Task]++
+		return nil
+	})
+	return d, err
+}
+
+// Put implements [dataflow.DeadLetters].
+func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := task + "/" + key
+	if _, known := d.letters[id]; known {
+		return nil
+	}
+	const shown = 4 << 10 // of an oversized record: enough to tell whose it is
+	if rec.Check() != nil {
+		reason = fmt.Sprintf("%s (kept: the first %d bytes)", reason, min(shown, len(rec.Value)))
+		rec = frame.Record{Time: rec.Time, Key: rec.Key[:min(shown, len(rec.Key))], Value: rec.Value[:min(shown, len(rec.Value))]}
+	}
+	r := deadRecord{Task: task, AtMS: d.now(), Reason: reason, Record: frame.AppendRecord(nil, rec)}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := d.room(int64(len(value))); err != nil {
+		return err
+	}
+	if err := d.copies.Put(copyDead, id, value); err != nil {
+		return fmt.Errorf("dead letter: %w", err)
+	}
+	d.letters[id] = deadMeta{r.AtMS, int64(len(value))}
+	d.size += int64(len(value))
+	d.counts[task]++
+	return nil
+}
+
+// room gives up the oldest letters.
+func (d *deadLetters) room(need int64) error {
+	for d.size+need > deadBudget && len(d.letters) > 0 {
+		oldest := ""
+		for id, m := range d.letters {
+			if oldest == "" || m.at < d.letters[oldest].at {
+				oldest = id
+			}
+		}
+		if err := d.copies.Delete(copyDead, oldest); err != nil {
+			return err
+		}
+		d.size -= d.letters[oldest].size
+		delete(d.letters, oldest)
+		d.shed++
+	}
+	return nil
+}
+
+func (d *deadLetters) count(task string) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.counts[task]
+}
+
+func (d *deadLetters) bytes() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.size
+}
+
+// list returns a job's letters, oldest first.
+func (d *deadLetters) list(jobName string) []api.DeadLetter {
+	out := []api.DeadLetter{}
+	_ = d.copies.List(copyDead, func(_ string, value []byte) error {
+		var r deadRecord
+		if json.Unmarshal(value, &r) != nil || !strings.HasPrefix(r.Task, jobName+"/") {
+			return nil
+		}
+		rec, _, err := frame.Next(r.Record)
+		if err != nil {
+			return nil
+		}
+		out = append(out, api.DeadLetter{
+			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: millis(r.AtMS), Reason: r.Reason,
+			Key: append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),
+			Value: append(api.Bytes(nil), rec.Value...),
+		})
+		return nil
+	})
+	sort.SliceStable(out, func(i, j int) bool { return out[i].At.Before(out[j].At) })
+	return out
+}
+
+// DeadLetters implements [web.Jobs].
+func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) ([]api.DeadLetter, error) {
+	h := a.hostedJob(name)
+	if h == nil || h.record().State == jobDeleted {
+		return nil, a.failure(name, wnats.ErrNotFound)
+	}
+	var mu sync.Mutex
+	all := []api.DeadLetter{}
+	a.callAll(ctx, h.record().Plan.Agents(), []byte("dead/"+name), func(agent string, reply []byte) {
+		var list []api.DeadLetter
+		if json.Unmarshal(reply, &list) != nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, l := range list {
+			l.Agent = agent
+			all = append(all, l)
+		}
+	})
+	sort.SliceStable(all, func(i, j int) bool { return all[i].At.Before(all[j].At) })
+	return all[max(0, len(all)-limit):], nil
+}

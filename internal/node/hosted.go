@@ -1,0 +1,282 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sort"
+	"sync"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+)
+
+// keptManifests is how many manifests of a job an agent keeps copies of: the newest, the one before
+// it that may be the newest to count, and one to fall back on.
+const keptManifests = 3
+
+// hostedJob is a job as this agent has it: its record, the manifests it knows, and the runners of its
+// own tasks. Its methods are called by one goroutine at a time (the agent's session, or its start).
+type hostedJob struct {
+	a    *Agent
+	name string
+
+	mu      sync.Mutex
+	rec     jobRecord
+	runners map[abs.TaskID]*runner
+	epochs  map[abs.Epoch]abs.EpochRecord // newest records seen, manifests and the one in flight
+	counted abs.Epoch                     // the newest epoch that was acted on
+}
+
+// load brings back what the agent had stored of the job.
+func (a *Agent) loadJob(rec jobRecord) (*hostedJob, error) {
+	h := &hostedJob{a: a, name: rec.Name, runners: map[abs.TaskID]*runner{}, epochs: map[abs.Epoch]abs.EpochRecord{}}
+	err := a.copies.List(copyEpoch, func(key string, value []byte) error {
+		var c epochCopy
+		if err := json.Unmarshal(value, &c); err != nil {
+			return fmt.Errorf("copy of epoch %s: %w", key, err)
+		}
+		if c.Job == rec.Name {
+			h.epochs[c.Record.Epoch] = c.Record
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return h, h.apply(rec)
+}
+
+// apply takes a record of the job: it is stored before anything is done for it.
+func (h *hostedJob) apply(rec jobRecord) error {
+	h.mu.Lock()
+	old := h.rec
+	h.mu.Unlock()
+	if old.Name != "" && !rec.newer(old) {
+		return nil
+	}
+	if err := h.a.putCopy(copyJob, rec.Name, rec); err != nil {
+		return err
+	}
+	if old.Generation != rec.Generation || !rec.live() {
+		h.stopRunners()
+	}
+	h.mu.Lock()
+	h.rec = rec
+	h.mu.Unlock()
+	if !rec.live() {
+		return h.rest(rec)
+	}
+	return h.startRunners(rec)
+}
+
+func (h *hostedJob) startRunners(rec jobRecord) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.runners) > 0 {
+		return nil
+	}
+	for _, t := range rec.Plan.On(h.a.name) {
+		r, err := newRunner(h.a, h, rec, t)
+		if err != nil {
+			return err
+		}
+		for _, e := range h.sortedEpochs() {
+			if e.Generation == rec.Generation {
+				r.epoch(e)
+			}
+		}
+		h.runners[t.ID] = r
+		r.start(h.a.life)
+	}
+	return nil
+}
+
+func (h *hostedJob) sortedEpochs() []abs.EpochRecord {
+	var out []abs.EpochRecord
+	for _, e := range h.epochs {
+		out = append(out, e)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Epoch < out[j].Epoch })
+	return out
+}
+
+// stopRunners ends the job's tasks on this agent.
+func (h *hostedJob) stopRunners() {
+	h.mu.Lock()
+	runners := h.runners
+	h.runners = map[abs.TaskID]*runner{}
+	h.mu.Unlock()
+	for _, r := range runners {
+		r.stop()
+	}
+}
+
+// rest is what remains to be done for a job that does not run: a deleted one leaves nothing.
+func (h *hostedJob) rest(rec jobRecord) error {
+	if rec.State != jobDeleted {
+		return nil
+	}
+	for _, t := range rec.Plan.On(h.a.name) {
+		name := rec.Name + "/" + string(t.ID)
+		if t.Source != nil {
+			h.a.forgetSession(h, rec, t)
+		}
+		if err := h.a.entries.DropStream(name); err != nil {
+			return err
+		}
+		if err := h.a.store.DropTask(name); err != nil {
+			return err
+		}
+	}
+	return h.a.forgetCopies(rec.Name)
+}
+
+func (h *hostedJob) record() jobRecord {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rec
+}
+
+func (h *hostedJob) tasks() []*runner {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*runner
+	for _, r := range h.runners {
+		out = append(out, r)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].task.ID < out[j].task.ID })
+	return out
+}
+
+// epoch takes an epoch's record, in the order of epochs. A manifest is stored before it is acted on.
+func (h *hostedJob) epoch(rec abs.EpochRecord) error {
+	h.mu.Lock()
+	known, seen := h.epochs[rec.Epoch]
+	h.mu.Unlock()
+	if seen && known.State == rec.State && known.Term >= rec.Term {
+		return nil
+	}
+	if rec.Manifest() {
+		if err := h.a.putCopy(copyEpoch, epochKey(h.name, rec.Epoch), epochCopy{h.name, rec}); err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	h.epochs[rec.Epoch] = rec
+	job := h.rec
+	h.mu.Unlock()
+	if err := h.forgetEpochs(); err != nil {
+		return err
+	}
+	for _, r := range h.tasks() {
+		if rec.Generation == r.rec.Generation {
+			r.epoch(rec)
+			h.a.answer(r, rec)
+		}
+	}
+	if rec.Counts(job.Plan.Checkpoint.Replicate) {
+		return h.count(rec)
+	}
+	return nil
+}
+
+// forgetEpochs drops records that are neither among the newest manifests nor newer than them.
+func (h *hostedJob) forgetEpochs() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var manifests []abs.Epoch
+	for e, r := range h.epochs {
+		if r.Manifest() && r.Savepoint == "" {
+			manifests = append(manifests, e)
+		}
+	}
+	if len(manifests) <= keptManifests {
+		return nil
+	}
+	sort.Slice(manifests, func(i, j int) bool { return manifests[i] > manifests[j] })
+	oldest := manifests[keptManifests-1]
+	for e, r := range h.epochs {
+		if e >= oldest || r.Savepoint != "" {
+			continue
+		}
+		if r.Manifest() {
+			if err := h.a.copies.Delete(copyEpoch, epochKey(h.name, e)); err != nil {
+				return err
+			}
+		}
+		delete(h.epochs, e)
+	}
+	return nil
+}
+
+// count gives up what a checkpoint that counts has made needless: log entries, snapshots, frames.
+func (h *hostedJob) count(rec abs.EpochRecord) error {
+	h.mu.Lock()
+	done := rec.Epoch <= h.counted && h.counted != 0
+	h.counted = max(h.counted, rec.Epoch)
+	h.mu.Unlock()
+	if done {
+		return nil
+	}
+	for _, r := range h.tasks() {
+		part, ok := rec.Parts[r.task.ID]
+		if !ok || part.Generation != r.rec.Generation || rec.Generation != r.rec.Generation {
+			continue
+		}
+		if err := r.truncate(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// truncate gives up what lies before a part that counts.
+func (r *runner) truncate(part abs.Part) error {
+	if err := r.entries.Truncate(part.Pos); err != nil {
+		return fmt.Errorf("truncate the log of %s: %w", r.name, err)
+	}
+	parts, err := r.a.store.Parts(r.name)
+	if err != nil {
+		return err
+	}
+	var keep []dataflow.Version
+	for _, p := range parts {
+		if uint64(p.Version) >= part.Version {
+			keep = append(keep, p.Version)
+		}
+	}
+	if len(keep) > 0 && len(keep) < len(parts) {
+		if err := r.a.store.Drop(r.name, keep); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	task, input := r.running, r.input
+	r.mu.Unlock()
+	if task == nil || input == nil {
+		return nil
+	}
+	task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64) {
+		if len(seqs) > 0 {
+			r.a.purges.push(purgeJob{r.log, input, seqs})
+		}
+	})
+	return nil
+}
+
+// purgeJob is frames of an input stream that are needed no more.
+type purgeJob struct {
+	log   *slog.Logger
+	input dataflow.Input
+	seqs  map[int]uint64
+}
+
+func (p purgeJob) run(ctx context.Context) {
+	for channel, seq := range p.seqs {
+		if err := p.input.Purge(ctx, channel, seq); err != nil && ctx.Err() == nil {
+			p.log.Warn("frames not purged from the input stream: the next checkpoint tries again", "channel", channel, "error", err)
+		}
+	}
+}

@@ -1,0 +1,540 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-stream/weir/abs"
+	wnats "github.com/weir-stream/weir/transport/nats"
+)
+
+// Pace of the coordinator.
+const (
+	leadTick = 50 * time.Millisecond
+	// tidyEvery is how often what no checkpoint needs is removed from the control plane.
+	tidyEvery = 30 * time.Second
+	// keptRecords is how many epochs of a job remain to be listed.
+	keptRecords = 32
+	// clientPatience is how much later an agent without a server of its own strives for the lease:
+	// the agent beside the server loses touch with it last.
+	clientPatience = 10 * time.Second
+)
+
+// leader is what others may know of the coordinator, if it is on this agent.
+type leader struct {
+	mu     sync.Mutex
+	term   abs.Term // 0: it is not
+	status map[string]abs.Status
+}
+
+// runLeader strives for the coordinator's lease and leads while it is held.
+func (a *Agent) runLeader() {
+	if !a.opt.Embedded() && !sleep(a.life, clientPatience) {
+		return
+	}
+	lease := a.conn.Lease(wnats.LeaseOptions{Name: "coordinator", Holder: a.name, Floor: a.highestTerm})
+	for a.life.Err() == nil {
+		err := lease.Run(a.life, a.lead)
+		if a.life.Err() != nil {
+			return
+		}
+		a.log.Warn("coordinator ended", "reason", err)
+		if !sleep(a.life, time.Second) {
+			return
+		}
+	}
+}
+
+func (a *Agent) highestTerm() abs.Term {
+	var term abs.Term
+	for _, h := range a.hosted() {
+		h.mu.Lock()
+		for _, rec := range h.epochs {
+			term = max(term, rec.Term)
+		}
+		h.mu.Unlock()
+	}
+	return term
+}
+
+// lead coordinates the checkpoints of all jobs during one term.
+func (a *Agent) lead(ctx context.Context, term abs.Term) error {
+	a.log.Info("this agent coordinates", "term", uint64(term))
+	a.leader.begin(term)
+	defer a.leader.end()
+	l := &lead{a: a, term: term, jobs: map[string]*led{}, events: make(chan func(), 256)}
+	stop, err := a.conn.Serve("coordinator", a.answerCoordinator)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	g, ctx := errgroup.WithContext(ctx)
+	kv := a.conn.KV(wnats.Checkpoints)
+	g.Go(func() error { return kv.Watch(ctx, kindEpoch, l.watch(ctx, l.onEpoch)) })
+	g.Go(func() error { return kv.Watch(ctx, kindAck, l.watch(ctx, l.onAck)) })
+	g.Go(func() error { return kv.Watch(ctx, kindReplica, l.watch(ctx, l.onReplica)) })
+	g.Go(func() error { return l.run(ctx) })
+	return g.Wait()
+}
+
+// lead is one term. run owns it.
+type lead struct {
+	a      *Agent
+	term   abs.Term
+	jobs   map[string]*led
+	events chan func()
+	tidied time.Time
+}
+
+// led is a job during a term.
+type led struct {
+	rec   jobRecord
+	coord *abs.Coordinator
+}
+
+func (l *lead) run(ctx context.Context) error {
+	t := time.NewTicker(leadTick)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case f := <-l.events:
+			f()
+		case <-l.a.wakeLeader:
+			l.tick(ctx)
+		case <-t.C:
+			l.tick(ctx)
+		}
+	}
+}
+
+// watch passes a bucket's changes on to run.
+func (l *lead) watch(ctx context.Context, take func(context.Context, string, wnats.Event)) func(wnats.Event) error {
+	return func(e wnats.Event) error {
+		if e.CaughtUp || e.Deleted {
+			return nil
+		}
+		names, err := wnats.SplitKey(e.Key)
+		if err != nil || len(names) < 3 {
+			return nil
+		}
+		select {
+		case l.events <- func() { take(ctx, names[1], e) }:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *lead) onEpoch(ctx context.Context, job string, e wnats.Event) {
+	var rec abs.EpochRecord
+	if j := l.jobs[job]; j != nil && json.Unmarshal(e.Value, &rec) == nil {
+		l.step(ctx, j, abs.RecordSeen{Record: rec, Revision: e.Revision})
+	}
+}
+
+func (l *lead) onAck(ctx context.Context, job string, e wnats.Event) {
+	var ack abs.Ack
+	if j := l.jobs[job]; j != nil && json.Unmarshal(e.Value, &ack) == nil {
+		l.step(ctx, j, ack)
+	}
+}
+
+func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
+	var ack abs.ReplicaAck
+	if j := l.jobs[job]; j != nil && json.Unmarshal(e.Value, &ack) == nil {
+		l.step(ctx, j, ack)
+	}
+}
+
+// tick looks after every job.
+func (l *lead) tick(ctx context.Context) {
+	if l.a.currentCluster() == "" {
+		return
+	}
+	for _, h := range l.a.hosted() {
+		rec := h.record()
+		if !rec.live() {
+			l.drop(rec.Name)
+			continue
+		}
+		j, err := l.job(ctx, rec)
+		if err != nil {
+			l.a.log.Warn("job cannot be coordinated now", "job", rec.Name, "error", err)
+			continue
+		}
+		if j == nil {
+			continue
+		}
+		l.presence(ctx, j)
+		if rec.State == jobStopping {
+			l.step(ctx, j, abs.Stop{})
+		}
+		l.step(ctx, j, abs.Tick{})
+	}
+	l.answerAsks(ctx)
+	if time.Since(l.tidied) > tidyEvery {
+		l.tidied = time.Now()
+		l.tidy(ctx)
+	}
+}
+
+func (l *lead) drop(job string) {
+	delete(l.jobs, job)
+	l.a.leader.forget(job)
+}
+
+// job returns the coordinator of a job, which begins once all its agents have brought their copies to
+// this control plane: none of them may know a higher epoch.
+func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
+	j := l.jobs[rec.Name]
+	if j != nil && j.rec.Generation == rec.Generation {
+		j.rec = rec
+		return j, nil
+	}
+	for _, name := range rec.Plan.Agents() {
+		if p, ok := l.a.peers.get(name); !ok || p.Cluster != l.a.currentCluster() {
+			return nil, nil
+		}
+	}
+	recovered, err := l.recovered(ctx, rec.Name)
+	if err != nil {
+		return nil, err
+	}
+	coord, err := abs.NewCoordinator(rec.config(), rec.absPlan(), l.term, recovered)
+	if err != nil {
+		return nil, err
+	}
+	j = &led{rec: rec, coord: coord}
+	l.jobs[rec.Name] = j
+	return j, nil
+}
+
+// recovered reads what the control plane holds of a job.
+func (l *lead) recovered(ctx context.Context, job string) (abs.Recovered, error) {
+	var out abs.Recovered
+	kv := l.a.conn.KV(wnats.Checkpoints)
+	for _, kind := range []string{kindEpoch, kindAck, kindReplica} {
+		entries, err := kv.List(ctx, wnats.Key(kind, job))
+		if err != nil {
+			return out, err
+		}
+		for _, e := range entries {
+			if err := takeRecovered(&out, kind, e); err != nil {
+				return out, fmt.Errorf("%s: %w", e.Key, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
+	switch kind {
+	case kindEpoch:
+		v := abs.VersionedRecord{Revision: e.Revision}
+		err = json.Unmarshal(e.Value, &v.Record)
+		out.Records = append(out.Records, v)
+	case kindAck:
+		var ack abs.Ack
+		err = json.Unmarshal(e.Value, &ack)
+		out.Acks = append(out.Acks, ack)
+	case kindReplica:
+		var ack abs.ReplicaAck
+		err = json.Unmarshal(e.Value, &ack)
+		out.Replicas = append(out.Replicas, ack)
+	}
+	return err
+}
+
+// presence tells the coordinator who is gone and who is back.
+func (l *lead) presence(ctx context.Context, j *led) {
+	for _, name := range j.rec.Plan.Agents() {
+		if l.a.peers.alive(name) {
+			l.step(ctx, j, abs.AgentBack{Agent: name})
+		} else {
+			l.step(ctx, j, abs.AgentGone{Agent: name})
+		}
+	}
+}
+
+// step gives the coordinator a notice and does what it says.
+func (l *lead) step(ctx context.Context, j *led, n abs.Notice) {
+	act := j.coord.Step(n, l.now())
+	for act.Write != nil && ctx.Err() == nil {
+		act = l.write(ctx, j, *act.Write)
+	}
+	if act.Deposed != "" {
+		l.a.log.Info("coordinator of a job begins anew", "job", j.rec.Name, "reason", act.Deposed)
+		l.drop(j.rec.Name)
+		return
+	}
+	l.a.leader.note(j.rec.Name, j.coord.Status())
+	if act.Stopped && j.rec.State == jobStopping {
+		l.stopped(ctx, j)
+	}
+}
+
+func (l *lead) now() int64 { return l.a.stopwatch().Milliseconds() }
+
+// write performs one compare-and-set and tells the coordinator how it ended.
+func (l *lead) write(ctx context.Context, j *led, w abs.Write) abs.Actions {
+	kv, key := l.a.conn.KV(wnats.Checkpoints), epochKey(j.rec.Name, w.Record.Epoch)
+	w.Record.StartedMs, w.Record.EndedMs = l.wall(w.Record.StartedMs), l.wall(w.Record.EndedMs)
+	value, err := json.Marshal(w.Record)
+	if err != nil {
+		panic(err)
+	}
+	var rev uint64
+	if w.Revision == 0 {
+		rev, err = kv.Create(ctx, key, value)
+	} else {
+		rev, err = kv.Update(ctx, key, value, w.Revision)
+	}
+	if err == nil {
+		l.logRecord(j, w.Record)
+		return j.coord.Step(abs.Written{Revision: rev}, l.now())
+	}
+	if !errors.Is(err, wnats.ErrConflict) {
+		l.a.log.Warn("epoch record not written", "job", j.rec.Name, "epoch", uint64(w.Record.Epoch), "error", err)
+	}
+	if e, err := kv.Get(ctx, key); err == nil {
+		var rec abs.EpochRecord
+		if json.Unmarshal(e.Value, &rec) == nil {
+			j.coord.Step(abs.RecordSeen{Record: rec, Revision: e.Revision}, l.now())
+		}
+	}
+	return j.coord.Step(abs.Unwritten{}, l.now())
+}
+
+// wall turns the coordinator's time, which never goes back, into the time of day, for display.
+func (l *lead) wall(ms int64) int64 {
+	if ms == 0 || ms > l.a.began.UnixMilli() {
+		return ms
+	}
+	return l.a.began.UnixMilli() + ms
+}
+
+func (l *lead) logRecord(j *led, rec abs.EpochRecord) {
+	attrs := []any{"job", j.rec.Name, "epoch", uint64(rec.Epoch), "state", string(rec.State)}
+	if rec.Reason != "" {
+		attrs = append(attrs, "reason", rec.Reason)
+	}
+	if rec.State == abs.Aborted {
+		l.a.log.Warn("checkpoint", attrs...)
+		return
+	}
+	l.a.log.Debug("checkpoint", attrs...)
+}
+
+// stopped notes in the job's record that its final checkpoint counts.
+func (l *lead) stopped(ctx context.Context, j *led) {
+	kv, key := l.a.conn.KV(wnats.Jobs), wnats.Key(j.rec.Name)
+	e, err := kv.Get(ctx, key)
+	if err != nil {
+		return
+	}
+	var rec jobRecord
+	if json.Unmarshal(e.Value, &rec) != nil || rec.State != jobStopping || rec.Generation != j.rec.Generation {
+		return
+	}
+	if st := j.coord.Status(); st.Counting != nil {
+		rec.Final = st.Counting.Epoch
+	}
+	rec.State, rec.Revision = jobStopped, rec.Revision+1
+	value, err := json.Marshal(rec)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := kv.Update(ctx, key, value, e.Revision); err != nil {
+		l.a.log.Warn("job not marked as stopped: it will be tried again", "job", rec.Name, "error", err)
+		return
+	}
+	if err := l.a.conn.Streams(wnats.StreamOptions{}).Delete(ctx, rec.Name, rec.Generation); err != nil {
+		l.a.log.Warn("input streams of a stopped job not deleted", "job", rec.Name, "error", err)
+	}
+}
+
+// tidy removes records, acknowledgements and packs that no restore needs any more.
+func (l *lead) tidy(ctx context.Context) {
+	for name, j := range l.jobs {
+		if err := l.tidyJob(ctx, name, j); err != nil && ctx.Err() == nil {
+			l.a.log.Warn("old checkpoints not removed", "job", name, "error", err)
+		}
+	}
+}
+
+func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
+	kv := l.a.conn.KV(wnats.Checkpoints)
+	needed := j.coord.Needed()
+	for _, kind := range []string{kindAck, kindReplica, kindEpoch} {
+		keys, err := kv.Keys(ctx, wnats.Key(kind, name))
+		if err != nil {
+			return err
+		}
+		limit := needed
+		if kind == kindEpoch {
+			limit = max(needed, keptRecords) - keptRecords
+		}
+		for _, key := range keys {
+			parts, err := wnats.SplitKey(key)
+			if err != nil || len(parts) < 3 {
+				continue
+			}
+			e, err := strconv.ParseUint(parts[2], 10, 64)
+			if err != nil || abs.Epoch(e) >= limit {
+				continue
+			}
+			if kind == kindEpoch && l.savepoint(ctx, kv, key) {
+				continue
+			}
+			if err := kv.Delete(ctx, key); err != nil {
+				return err
+			}
+		}
+	}
+	return l.tidyPacks(ctx, name)
+}
+
+func (l *lead) savepoint(ctx context.Context, kv *wnats.KV, key string) bool {
+	e, err := kv.Get(ctx, key)
+	if err != nil {
+		return true
+	}
+	var rec abs.EpochRecord
+	return json.Unmarshal(e.Value, &rec) != nil || rec.Savepoint != ""
+}
+
+// tidyPacks removes packs that no record names and that are older than all that records name: newer
+// ones may be on their way into one.
+func (l *lead) tidyPacks(ctx context.Context, name string) error {
+	entries, err := l.a.conn.KV(wnats.Checkpoints).List(ctx, wnats.Key(kindEpoch, name))
+	if err != nil {
+		return err
+	}
+	named, oldest := map[string]bool{}, map[abs.TaskID]packID{}
+	for _, e := range entries {
+		var rec abs.EpochRecord
+		if err := json.Unmarshal(e.Value, &rec); err != nil {
+			return err
+		}
+		for task, p := range rec.Parts {
+			for _, pack := range p.Packs {
+				named[pack] = true
+			}
+			id := packID{p.Generation, p.Version}
+			if o, ok := oldest[task]; !ok || id.before(o) {
+				oldest[task] = id
+			}
+		}
+	}
+	objects := l.a.conn.Objects(wnats.Snapshots)
+	list, err := objects.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		task, id, ok := parsePack(o.Name, name)
+		if ref, known := oldest[task]; !ok || named[o.Name] || !known || !id.before(ref) {
+			continue
+		}
+		if err := objects.Delete(ctx, o.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type packID struct {
+	gen     abs.Generation
+	version uint64
+}
+
+func (p packID) before(o packID) bool {
+	return p.gen < o.gen || p.gen == o.gen && p.version < o.version
+}
+
+// parsePack is the reverse of packName for one job.
+func parsePack(object, job string) (abs.TaskID, packID, bool) {
+	rest, ok := strings.CutPrefix(object, job+"/")
+	i := strings.LastIndexByte(rest, '/')
+	if !ok || i < 0 {
+		return "", packID{}, false
+	}
+	var gen uint32
+	var version uint64
+	if _, err := fmt.Sscanf(rest[i+1:], "%d-%d", &gen, &version); err != nil {
+		return "", packID{}, false
+	}
+	return abs.TaskID(rest[:i]), packID{abs.Generation(gen), version}, true
+}
+
+func (l *leader) begin(term abs.Term) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term, l.status = term, map[string]abs.Status{}
+}
+
+func (l *leader) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term, l.status = 0, nil
+}
+
+func (l *leader) note(job string, s abs.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.status != nil {
+		l.status[job] = s
+	}
+}
+
+func (l *leader) forget(job string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.status, job)
+}
+
+func (l *leader) leads() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term != 0
+}
+
+// job returns what the coordinator on this agent knows of a job.
+func (l *leader) job(name string) (abs.Status, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.status[name]
+	return s, ok
+}
+
+// savepointAsk asks the coordinator for a savepoint; it answers at its next tick.
+type savepointAsk struct {
+	job, name string
+	refused   chan string
+}
+
+func (l *lead) answerAsks(ctx context.Context) {
+	for _, ask := range l.a.savepoints.take() {
+		j := l.jobs[ask.job]
+		if j == nil {
+			ask.refused <- "the job is not coordinated here now"
+			continue
+		}
+		act := j.coord.Step(abs.Trigger{Name: ask.name}, l.now())
+		ask.refused <- act.Refused
+		for act.Write != nil && ctx.Err() == nil {
+			act = l.write(ctx, j, *act.Write)
+		}
+	}
+}

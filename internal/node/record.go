@@ -1,0 +1,130 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/job"
+	wnats "github.com/weir-stream/weir/transport/nats"
+)
+
+// Control plane, in KV (all keys are made by wnats.Key):
+//
+//	jobs         JOB                    jobRecord
+//	checkpoints  "e", JOB, EPOCH        abs.EpochRecord, the one key of an epoch
+//	             "a", JOB, EPOCH, TASK  abs.Ack
+//	             "r", JOB, EPOCH, TASK  abs.ReplicaAck
+//	operators    NAME, VERSION          operatorRecord
+//	agents       AGENT                  agentRecord
+//	meta         "lease"                the coordinator's
+//
+// Object stores: modules by digest; snapshots by JOB/TASK/GENERATION-VERSION.
+
+// jobState is what is wanted of a job, and, for stopped, what was reached.
+type jobState string
+
+const (
+	jobRunning  jobState = "running"
+	jobStopping jobState = "stopping" // the final checkpoint is wanted
+	jobStopped  jobState = "stopped"  // and counts
+	// jobDeleted stays as a tombstone until every agent has let go, so that no agent that was away
+	// brings the job back from its copy.
+	jobDeleted jobState = "deleted"
+)
+
+// jobRecord is a job as KV has it and as every agent keeps a copy of it.
+type jobRecord struct {
+	Name       string            `json:"name"`
+	Generation abs.Generation    `json:"generation"`
+	Revision   uint64            `json:"revision"` // grows with every change within a generation
+	State      jobState          `json:"state"`
+	File       string            `json:"file"`
+	YAML       string            `json:"yaml"`
+	Modules    map[string]string `json:"modules"` // as named in the file → digest
+	Plan       *job.Physical     `json:"plan"`
+	AppliedMS  int64             `json:"applied_ms"`
+	// Base is the epoch whose parts the generation starts from; 0: none.
+	Base abs.Epoch `json:"base,omitempty"`
+	// Final is the epoch that ended a stopped job.
+	Final abs.Epoch `json:"final,omitempty"`
+}
+
+// newer says whether r replaces o.
+func (r jobRecord) newer(o jobRecord) bool {
+	if r.Generation != o.Generation {
+		return r.Generation > o.Generation
+	}
+	return r.Revision > o.Revision
+}
+
+// live says whether the job's tasks are to run.
+func (r jobRecord) live() bool { return r.State == jobRunning || r.State == jobStopping }
+
+func (r jobRecord) absPlan() abs.Plan {
+	p := abs.Plan{Generation: r.Generation}
+	for _, t := range r.Plan.Tasks {
+		p.Tasks = append(p.Tasks, abs.PlannedTask{ID: t.ID, Agent: t.Agent, Source: t.Source != nil})
+	}
+	for _, c := range r.Plan.Channels {
+		p.Channels = append(p.Channels, abs.PlannedChannel{ID: c.ID, From: c.From, To: c.To})
+	}
+	return p
+}
+
+func (r jobRecord) config() abs.Config {
+	c := r.Plan.Checkpoint
+	return abs.Config{
+		IntervalMs: c.IntervalMS, MinPauseMs: c.MinPauseMS, TimeoutMs: c.TimeoutMS,
+		ReplicaTimeoutMs: c.TimeoutMS, Replicate: c.Replicate,
+	}
+}
+
+// operatorRecord is one immutable version of an operator.
+type operatorRecord struct {
+	Name        string   `json:"name"`
+	Version     string   `json:"version"`
+	Digest      string   `json:"digest"`
+	Bytes       int64    `json:"bytes"`
+	PushedMS    int64    `json:"pushed_ms"`
+	Imports     []string `json:"imports"`
+	Globals     int      `json:"globals"`
+	MemoryBytes int64    `json:"memory_bytes"`
+}
+
+// agentRecord says who an agent is. It is written when an agent connects, not as a heartbeat.
+type agentRecord struct {
+	Name     string            `json:"name"`
+	Instance string            `json:"instance"` // of the data directory
+	Labels   map[string]string `json:"labels,omitempty"`
+	Version  string            `json:"version"`
+	// Cluster is the identity of the control plane into which the agent has merged its copies.
+	Cluster   string `json:"cluster"`
+	Starts    uint64 `json:"starts"`
+	StartedMS int64  `json:"started_ms"`
+	HTTP      string `json:"http,omitempty"`
+	NATS      string `json:"nats,omitempty"`
+	MQTT      string `json:"mqtt,omitempty"` // where other agents reach its MQTT listener
+}
+
+// Kinds of keys in the bucket of checkpoints.
+const (
+	kindEpoch   = "e"
+	kindAck     = "a"
+	kindReplica = "r"
+)
+
+func epochKey(job string, e abs.Epoch) string { return wnats.Key(kindEpoch, job, epochToken(e)) }
+
+func ackKey(job string, e abs.Epoch, task abs.TaskID) string {
+	return wnats.Key(kindAck, job, epochToken(e), string(task))
+}
+
+func replicaKey(job string, e abs.Epoch, task abs.TaskID) string {
+	return wnats.Key(kindReplica, job, epochToken(e), string(task))
+}
+
+// epochToken sorts as its number does.
+func epochToken(e abs.Epoch) string { return fmt.Sprintf("%020d", uint64(e)) }
+
+func millis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

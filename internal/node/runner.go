@@ -1,0 +1,536 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/storage"
+	"github.com/weir-stream/weir/transport/mqtt"
+)
+
+// Pace of restarts and of a task's repetitions.
+const (
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 30 * time.Second
+	tickEvery  = 100 * time.Millisecond
+	// healthyAfter of running, the next failure backs off from the start again.
+	healthyAfter = time.Minute
+)
+
+// runner keeps one task of a generation running on this agent until it is stopped.
+type runner struct {
+	a    *Agent
+	job  *hostedJob
+	rec  jobRecord
+	task *job.Task
+	name string
+	log  *slog.Logger
+
+	entries *storage.LogStream
+	ingest  *dataflow.IngestLog // nil: not a source
+	commit  chan struct{}       // closed once the generation's initial checkpoint is committed
+	floor   chan abs.Epoch      // the initial epoch, once known (capacity 1)
+
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu       sync.Mutex
+	running  *dataflow.Task
+	input    dataflow.Input
+	draining bool
+	stopSrc  context.CancelFunc
+	srcDone  chan struct{}
+	resume   chan struct{}
+	state    string // of the runner; empty: the task's own
+	reason   string
+	restarts uint64
+	recovery *dataflow.Recovery
+	recoverT time.Time
+	// ingestBase is what the source had logged when the task was restored.
+	ingestBase   uint64
+	reports      map[abs.Epoch]dataflow.PartReport // durable parts since the start
+	records      []abs.EpochRecord                 // for a task that is not there yet
+	linkStatus   []func() api.Link
+	forget       []func(context.Context) error
+	sourceStatus func() mqtt.SourceStatus
+}
+
+func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner, error) {
+	name := rec.Name + "/" + string(task.ID)
+	entries, err := a.entries.Stream(name)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{
+		a: a, job: hj, rec: rec, task: task, name: name, entries: entries,
+		log:    a.log.With("job", rec.Name, "task", string(task.ID)),
+		commit: make(chan struct{}), floor: make(chan abs.Epoch, 1), done: make(chan struct{}),
+		resume: make(chan struct{}, 1), reports: map[abs.Epoch]dataflow.PartReport{},
+	}
+	if task.Source != nil {
+		r.ingest = dataflow.NewIngestLog(name, entries, a.dead, a.now)
+	}
+	return r, nil
+}
+
+// start runs the task in the background; stop ends it and waits.
+func (r *runner) start(ctx context.Context) {
+	ctx, r.cancel = context.WithCancel(ctx)
+	go r.run(ctx)
+}
+
+func (r *runner) stop() {
+	r.cancel()
+	<-r.done
+}
+
+func (r *runner) run(ctx context.Context) {
+	defer close(r.done)
+	wait := minBackoff
+	for {
+		began := time.Now()
+		err := r.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if permanent(err) {
+			r.log.Error("task stopped for good", "error", err)
+			r.setState("failed", err)
+			<-ctx.Done()
+			return
+		}
+		if time.Since(began) > healthyAfter {
+			wait = minBackoff
+		}
+		r.log.Warn("task failed and will be restarted", "error", err, "in", wait)
+		r.mu.Lock()
+		r.restarts++
+		r.mu.Unlock()
+		r.setState("back-off", err)
+		if !sleep(ctx, wait) {
+			return
+		}
+		wait = min(2*wait, maxBackoff)
+	}
+}
+
+// permanent says that running the task again cannot help: replay differs, or a gap cannot be refilled.
+func permanent(err error) bool {
+	var diff *dataflow.DiffError
+	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap)
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (r *runner) setState(state string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.reason = state, ""
+	if err != nil {
+		r.reason = err.Error()
+	}
+}
+
+// once restores and runs the task until it fails or ctx ends.
+func (r *runner) once(ctx context.Context) error {
+	r.setState("restoring", nil)
+	floor, base, err := r.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	env := dataflow.Env{
+		Log: r.entries, Store: r.a.store, Operators: r.a.host, Dead: r.a.dead, Observer: observer{r},
+		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, Go: r.commit,
+	}
+	spec, sinks, err := r.assemble(&env)
+	if err != nil {
+		return err
+	}
+	if err := r.openStreams(ctx, spec, &env); err != nil {
+		return err
+	}
+	defer closeStreams(env)
+	ticks, synced, ingested := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	env.Ticks, env.Synced = ticks, synced
+	defer r.a.entries.Notify(func(abs.Position) { signal(synced); signal(ingested) })()
+	task := dataflow.NewTask(spec, env)
+	r.attach(task, env.Input)
+	defer r.attach(nil, nil)
+	g.Go(func() error { return tick(ctx, ticks) })
+	for i, s := range sinks {
+		g.Go(func() error { return s.Run(ctx, task.SinkEvents(i)) })
+	}
+	if r.ingest != nil {
+		src, err := r.source()
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		g.Go(func() error { return r.ackDurable(ctx, ingested) })
+		g.Go(func() error { return r.runSource(ctx, src) })
+	}
+	r.setState("", nil)
+	g.Go(func() error {
+		if err := task.Run(ctx); err != nil {
+			return err
+		}
+		return ctx.Err()
+	})
+	return g.Wait()
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func tick(ctx context.Context, ticks chan struct{}) error {
+	t := time.NewTicker(tickEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			signal(ticks)
+		}
+	}
+}
+
+// ackDurable lets the source acknowledge what the log has been synced past.
+func (r *runner) ackDurable(ctx context.Context, synced <-chan struct{}) error {
+	for {
+		r.ingest.Synced(r.entries.Synced())
+		select {
+		case <-ctx.Done():
+			r.ingest.Synced(r.entries.Synced())
+			return nil
+		case <-synced:
+		}
+	}
+}
+
+// prepare gets what the task needs on this agent: its modules, and, in a generation that it has no
+// part of, the initial epoch and the part that the generation starts from.
+func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.PartInfo, err error) {
+	for _, op := range r.task.Ops {
+		if err := r.a.fetchModule(ctx, op.Digest); err != nil {
+			return 0, nil, err
+		}
+	}
+	parts, err := r.a.store.Parts(r.name)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, p := range parts {
+		if p.Generation == r.rec.Generation {
+			return 0, nil, nil
+		}
+	}
+	if r.rec.Base != 0 {
+		if base, err = r.a.basePart(ctx, r.job, r.rec, r.task.ID, parts); err != nil {
+			return 0, nil, err
+		}
+	}
+	r.setState("waiting for the initial checkpoint", nil)
+	select {
+	case <-ctx.Done():
+		return 0, nil, ctx.Err()
+	case e := <-r.floor:
+		r.floor <- e
+		return e, base, nil
+	}
+}
+
+// openStreams opens the ends of the task's channels.
+func (r *runner) openStreams(ctx context.Context, spec dataflow.TaskSpec, env *dataflow.Env) error {
+	if len(spec.Inputs) > 0 {
+		var channels []int
+		for _, c := range spec.Inputs {
+			channels = append(channels, c.Index)
+		}
+		in, err := r.a.streams.OpenInput(ctx, r.rec.Name, r.rec.Generation, r.task.ID, channels)
+		if err != nil {
+			return fmt.Errorf("open input stream: %w", err)
+		}
+		env.Input = in
+	}
+	to := map[int]abs.TaskID{}
+	for _, e := range spec.Edges {
+		for _, c := range e.Channels {
+			to[c.Index] = c.To
+		}
+	}
+	if len(to) == 0 {
+		return nil
+	}
+	out, err := r.a.streams.OpenOutput(ctx, r.rec.Name, r.rec.Generation, to)
+	if err != nil {
+		closeStreams(*env)
+		return fmt.Errorf("open output channels: %w", err)
+	}
+	env.Output = out
+	return nil
+}
+
+func closeStreams(env dataflow.Env) {
+	if env.Input != nil {
+		env.Input.Close()
+	}
+	if env.Output != nil {
+		env.Output.Close()
+	}
+}
+
+// attach makes the running task known, and tells it of the epochs that came before it.
+func (r *runner) attach(t *dataflow.Task, in dataflow.Input) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running, r.input = t, in
+	if t == nil {
+		return
+	}
+	for _, rec := range r.records {
+		t.Record(rec)
+	}
+}
+
+// runSource runs the source once the job may take input, again after an aborted drain.
+func (r *runner) runSource(ctx context.Context, src dataflow.Source) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.commit:
+	}
+	for {
+		if err := r.receive(ctx, src); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.resume:
+		}
+	}
+}
+
+// receive runs the source until ctx ends or the job drains.
+func (r *runner) receive(ctx context.Context, src dataflow.Source) error {
+	r.mu.Lock()
+	if r.draining {
+		r.mu.Unlock()
+		return nil
+	}
+	run, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.stopSrc, r.srcDone = cancel, make(chan struct{})
+	done := r.srcDone
+	r.mu.Unlock()
+	defer close(done)
+	if err := src.Run(run, r.ingest); err != nil && run.Err() == nil {
+		return fmt.Errorf("source %s: %w", r.task.Source.Name, err)
+	}
+	return nil
+}
+
+// drain ends the source's input with the final barrier.
+func (r *runner) drain(epoch abs.Epoch) {
+	r.mu.Lock()
+	r.draining = true
+	cancel, done := r.stopSrc, r.srcDone
+	r.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+	r.barrier(epoch, true)
+}
+
+// barrier puts an epoch's barrier into the source's log.
+func (r *runner) barrier(epoch abs.Epoch, final bool) {
+	if err := r.ingest.Barrier(epoch, final); err != nil {
+		r.log.Warn("barrier not logged: the epoch will time out", "epoch", uint64(epoch), "error", err)
+	}
+}
+
+// undrain lets the source go on: the final epoch was aborted.
+func (r *runner) undrain() {
+	r.mu.Lock()
+	was := r.draining
+	r.draining = false
+	r.mu.Unlock()
+	if was {
+		r.ingest.Reopen()
+		signal(r.resume)
+	}
+}
+
+// epoch takes an epoch's record of this generation, in the order of epochs.
+func (r *runner) epoch(rec abs.EpochRecord) {
+	if rec.Initial {
+		select {
+		case r.floor <- rec.Epoch:
+		default:
+		}
+	}
+	if rec.Manifest() {
+		r.committed()
+	}
+	if r.ingest != nil {
+		r.sourceEpoch(rec)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = appendRecord(r.records, rec)
+	if r.running != nil {
+		r.running.Record(rec)
+	}
+}
+
+// appendRecord keeps the newest records by epoch: what a task that starts later must be told.
+func appendRecord(records []abs.EpochRecord, rec abs.EpochRecord) []abs.EpochRecord {
+	const kept = 4 // one in flight, the one before it, and what a drain needs
+	for i := range records {
+		if records[i].Epoch == rec.Epoch {
+			records[i] = rec
+			return records
+		}
+	}
+	records = append(records, rec)
+	if len(records) > kept {
+		records = records[1:]
+	}
+	return records
+}
+
+func (r *runner) sourceEpoch(rec abs.EpochRecord) {
+	switch {
+	case rec.Initial:
+	case rec.State == abs.Started && rec.Final:
+		r.a.background(func() { r.drain(rec.Epoch) })
+	case rec.State == abs.Started:
+		r.barrier(rec.Epoch, false)
+	case rec.State == abs.Aborted && rec.Final:
+		r.undrain()
+	}
+}
+
+// committed lets the task take input.
+func (r *runner) committed() {
+	select {
+	case <-r.commit:
+	default:
+		close(r.commit)
+	}
+}
+
+// report returns the durable part of an epoch, from this run or from the store.
+func (r *runner) report(e abs.Epoch) (dataflow.PartReport, bool) {
+	r.mu.Lock()
+	rep, ok := r.reports[e]
+	r.mu.Unlock()
+	if ok {
+		return rep, true
+	}
+	parts, err := r.a.store.Parts(r.name)
+	if err != nil {
+		r.log.Warn("snapshots cannot be listed", "error", err)
+		return rep, false
+	}
+	for _, p := range parts {
+		if p.Epoch == e && p.Generation == r.rec.Generation {
+			rep, err := dataflow.ReportOf(p)
+			return rep, err == nil
+		}
+	}
+	return rep, false
+}
+
+func (r *runner) keepReport(rep dataflow.PartReport) {
+	const kept = 8
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reports[rep.Info.Epoch] = rep
+	for e := range r.reports {
+		if e+kept < rep.Info.Epoch {
+			delete(r.reports, e)
+		}
+	}
+}
+
+// ackOf is the acknowledgement that a durable part makes.
+func (r *runner) ackOf(rep dataflow.PartReport) abs.Ack {
+	return abs.Ack{
+		Task: r.task.ID, Epoch: rep.Info.Epoch, Generation: rep.Info.Generation,
+		Part: abs.Part{
+			Epoch: rep.Info.Epoch, Generation: rep.Info.Generation, Version: uint64(rep.Info.Version),
+			Pos: rep.Info.Pos, Cut: rep.Cut, Aligned: rep.Aligned, Bytes: rep.Info.Bytes,
+			AlignMs: int64(rep.AlignMS), FreezeUs: int64(rep.FreezeMS * 1000), PersistMs: int64(rep.PersistMS),
+		},
+	}
+}
+
+// observer takes a task's news.
+type observer struct{ r *runner }
+
+// PartDurable implements [dataflow.Observer].
+func (o observer) PartDurable(rep dataflow.PartReport) {
+	o.r.keepReport(rep)
+	o.r.a.acks.push(ackJob{o.r.rec.Name, o.r.ackOf(rep)})
+}
+
+// PartSkipped implements [dataflow.Observer].
+func (o observer) PartSkipped(epoch abs.Epoch, reason string) {
+	o.r.log.Warn("no snapshot of this epoch", "epoch", uint64(epoch), "reason", reason)
+	o.r.a.acks.push(ackJob{o.r.rec.Name, abs.Ack{Task: o.r.task.ID, Epoch: epoch, Generation: o.r.rec.Generation, Failed: reason}})
+}
+
+// Recovered implements [dataflow.Observer].
+func (o observer) Recovered(rec dataflow.Recovery) {
+	o.set(rec)
+	if o.r.ingest != nil {
+		o.r.mu.Lock()
+		o.r.ingestBase = o.r.ingest.Records()
+		o.r.mu.Unlock()
+	}
+	o.r.log.Info("restored", "level", rec.Level, "reason", rec.Reason, "epoch", uint64(rec.Epoch), "snapshot", uint64(rec.Version))
+}
+
+// CaughtUp implements [dataflow.Observer].
+func (o observer) CaughtUp(rec dataflow.Recovery) {
+	o.set(rec)
+	o.r.log.Info("caught up", "level", rec.Level, "replayed", rec.Replayed, "held_back", rec.HeldBack, "compared", rec.Compared, "ms", rec.TookMS)
+}
+
+func (o observer) set(rec dataflow.Recovery) {
+	o.r.mu.Lock()
+	defer o.r.mu.Unlock()
+	if o.r.recovery == nil || o.r.recovery.TookMS != 0 {
+		o.r.recoverT = time.Now()
+	}
+	o.r.recovery = &rec
+}
+
+// Drained implements [dataflow.Observer].
+func (o observer) Drained(epoch abs.Epoch) { o.r.log.Info("drained", "epoch", uint64(epoch)) }

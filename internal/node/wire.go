@@ -1,0 +1,248 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/transport/local"
+	"github.com/weir-stream/weir/transport/mqtt"
+)
+
+// incarnation of the writers of a generation's channels. A new one comes with a replaced source.
+const incarnation = 1
+
+// assemble turns the planned task into one that can run, with its sinks.
+func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink, error) {
+	spec := dataflow.TaskSpec{Job: r.rec.Name, Generation: r.rec.Generation, ID: r.task.ID, Agent: r.task.Agent}
+	if s := r.task.Source; s != nil {
+		spec.Source, spec.DedupeWindow = true, s.IDWindow
+		spec.Entry = r.targets(&spec, s.Targets)
+	}
+	for _, op := range r.task.Ops {
+		spec.Ops = append(spec.Ops, r.opSpec(&spec, op))
+	}
+	for _, in := range r.task.Inputs {
+		c := r.rec.Plan.Channels[in.Channel]
+		spec.Inputs = append(spec.Inputs, dataflow.InChannel{
+			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, Agent: r.rec.Plan.Task(c.From).Agent,
+			Incarnation: incarnation, To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
+		})
+	}
+	var sinks []dataflow.Sink
+	for _, s := range r.task.Sinks {
+		spec.Sinks = append(spec.Sinks, dataflow.SinkSpec{Name: s.Name, Channel: string(s.Channel)})
+		sink, err := r.sink(s)
+		if err != nil {
+			return spec, nil, fmt.Errorf("sink %s: %w", s.Name, err)
+		}
+		sinks = append(sinks, sink)
+	}
+	env.Sinks = sinks
+	return spec, sinks, nil
+}
+
+func (r *runner) opSpec(spec *dataflow.TaskSpec, op job.Op) dataflow.OpSpec {
+	o := dataflow.OpSpec{
+		Operator: dataflow.OperatorSpec{Name: op.Name, Task: r.name, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs},
+		Policy:   dataflow.ErrorPolicy(op.OnError),
+	}
+	for _, out := range op.Outputs {
+		o.Operator.Outputs = append(o.Operator.Outputs, out.Name)
+		o.Outputs = append(o.Outputs, r.targets(spec, out.Targets))
+	}
+	return o
+}
+
+// targets maps planned targets; a streamed one becomes an edge of the spec.
+func (r *runner) targets(spec *dataflow.TaskSpec, planned []job.Target) []dataflow.Target {
+	var out []dataflow.Target
+	for _, p := range planned {
+		t := dataflow.Target{Index: p.Index, Input: p.Input}
+		if !p.KeyBy.IsZero() && p.KeyBy.Kind != job.KeyKeep {
+			t.Rekey = p.KeyBy.Key
+		}
+		switch p.Kind {
+		case job.ToOp:
+			t.Kind = dataflow.ToOp
+		case job.ToSink:
+			t.Kind = dataflow.ToSink
+		case job.ToStream:
+			t.Kind, t.Index = dataflow.ToEdge, len(spec.Edges)
+			spec.Edges = append(spec.Edges, r.edge(p.Channels))
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (r *runner) edge(channels []int) dataflow.EdgeSpec {
+	var e dataflow.EdgeSpec
+	for _, i := range channels {
+		c := r.rec.Plan.Channels[i]
+		e.Channels = append(e.Channels, dataflow.OutChannel{
+			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation,
+		})
+	}
+	if n := len(channels); n > 1 {
+		e.Partition = func(key []byte) int { return job.Partition(job.KeyGroup(key), n) }
+	}
+	return e
+}
+
+func (r *runner) deps() mqtt.Deps { return mqtt.Deps{Clock: r.a.now, Log: r.log} }
+
+// source makes the adapter of the task's source.
+func (r *runner) source() (dataflow.Source, error) {
+	s := r.task.Source
+	if s.MQTT == nil {
+		return nil, fmt.Errorf("source %s: no kind of source that this agent knows", s.Name)
+	}
+	broker, err := r.broker(s.MQTT.Broker, s.MQTT.ClientID, s.MQTT.User, s.MQTT.PasswordFile, s.MQTT.TLS, s.Name)
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+	}
+	src, err := mqtt.NewSource(mqtt.SourceConfig{
+		Broker: broker, Topics: s.MQTT.Topics, QoS: s.MQTT.QoS, Key: sourceKey(s.Key), ID: s.ID, Time: sourceTime(s.Time),
+	}, r.deps())
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+	}
+	r.addLink(func() api.Link {
+		st := src.Status()
+		return link(s.Name, broker.URL, st.Link)
+	})
+	r.mu.Lock()
+	r.forget = append(r.forget, src.Forget)
+	r.sourceStatus = src.Status
+	r.mu.Unlock()
+	return src, nil
+}
+
+func (r *runner) sink(s job.SinkTask) (dataflow.Sink, error) {
+	switch {
+	case s.MQTT != nil:
+		return r.mqttSink(s)
+	case s.File != nil:
+		path := s.File.Path
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(r.a.opt.Data, "files", path)
+		}
+		return local.NewFileSink(local.FileSinkConfig{Path: path, Line: s.File.Line}, local.Deps{Clock: r.a.now, Log: r.log})
+	case s.Log != nil:
+		return local.NewLogSink(local.LogSinkConfig{Name: s.Name}, local.Deps{Clock: r.a.now, Log: r.log})
+	}
+	return nil, errors.New("no kind of sink that this agent knows")
+}
+
+func (r *runner) mqttSink(s job.SinkTask) (dataflow.Sink, error) {
+	name := string(r.task.ID) + "-" + s.Name
+	broker, err := r.broker(s.MQTT.Broker, s.MQTT.ClientID, s.MQTT.User, s.MQTT.PasswordFile, s.MQTT.TLS, name)
+	if err != nil {
+		return nil, err
+	}
+	sink, err := mqtt.NewSink(mqtt.SinkConfig{
+		Broker: broker, Topic: s.MQTT.Topic, Payload: s.MQTT.Payload, QoS: s.MQTT.QoS, Retain: s.MQTT.Retain,
+	}, mqtt.SinkDeps{Deps: r.deps(), DeadLetter: r.sinkDeadLetter})
+	if err != nil {
+		return nil, err
+	}
+	r.addLink(func() api.Link { return link(s.Name, broker.URL, sink.Status().Link) })
+	return sink, nil
+}
+
+// sinkDeadLetter keeps an item that a sink cannot publish.
+func (r *runner) sinkDeadLetter(item dataflow.SinkItem, reason string, kept func()) {
+	r.a.background(func() {
+		key := fmt.Sprintf("out-%s-%d", item.Channel, item.Number)
+		if err := r.a.dead.Put(r.name, key, item.Record, reason); err != nil {
+			r.log.Warn("dead letter not kept", "error", err)
+			return
+		}
+		kept()
+	})
+}
+
+// broker completes what a job file says of a broker. Left out, it is this agent's own listener, else
+// the one that an agent with an embedded server announces.
+func (r *runner) broker(url, client, user, passwordFile string, tls *job.TLS, use string) (mqtt.Broker, error) {
+	b := mqtt.Broker{URL: url, ClientID: client, User: user, PasswordFile: passwordFile}
+	if b.ClientID == "" {
+		b.ClientID = clientID("weir", r.rec.Name, use, r.task.Agent)
+	}
+	if tls != nil {
+		b.CAFile, b.CertFile, b.KeyFile = tls.CAFile, tls.CertFile, tls.KeyFile
+	}
+	if b.URL != "" {
+		return b, nil
+	}
+	if own := r.a.ownMQTT(); own != "" {
+		b.URL = "tcp://" + own
+		if b.User == "" {
+			b.User, b.Password = r.a.opt.Auth.MQTT.User, r.a.opt.Auth.MQTT.Password
+		}
+		return b, nil
+	}
+	hub := r.a.hubMQTT()
+	if hub == "" {
+		return b, errors.New("the job names no broker, this agent has no MQTT listener, and no agent has announced one yet: name a broker in the job file, or wait for the hub")
+	}
+	b.URL = "tcp://" + hub
+	return b, nil
+}
+
+// clientID is stable per agent and use, and distinct between jobs.
+func clientID(parts ...string) string {
+	return strings.Map(func(c rune) rune {
+		if c == '/' || c == '@' || c == '+' || c == '#' || c == '.' {
+			return '-'
+		}
+		return c
+	}, strings.Join(parts, "-"))
+}
+
+func sourceKey(k job.KeyRule) mqtt.KeyRule {
+	kinds := map[job.KeyKind]mqtt.KeyKind{
+		job.KeyTopic: mqtt.KeyTopic, job.KeySegment: mqtt.KeySegment, job.KeyJSON: mqtt.KeyJSON, job.KeyConst: mqtt.KeyConst,
+	}
+	return mqtt.KeyRule{Kind: kinds[k.Kind], Segment: k.Segment, Path: k.JSON, Const: k.Const}
+}
+
+func sourceTime(t job.TimeRule) mqtt.TimeRule {
+	units := map[job.TimeUnit]mqtt.TimeUnit{
+		job.Seconds: mqtt.Seconds, job.Milliseconds: mqtt.Milliseconds, job.Microseconds: mqtt.Microseconds,
+		job.Nanoseconds: mqtt.Nanoseconds, job.RFC3339: mqtt.RFC3339,
+	}
+	return mqtt.TimeRule{Path: t.JSON, Unit: units[t.Unit]}
+}
+
+func link(name, address string, st mqtt.LinkStatus) api.Link {
+	l := api.Link{Kind: "mqtt", Name: name, Address: address, Up: st.Connected, Error: st.LastError}
+	if st.OutageSince != 0 {
+		l.Since = millis(st.OutageSince)
+	}
+	return l
+}
+
+func (r *runner) addLink(f func() api.Link) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.linkStatus = append(r.linkStatus, f)
+}
+
+// forgetSessions removes the sessions that the task's sources keep at their brokers.
+func (r *runner) forgetSessions(ctx context.Context) error {
+	r.mu.Lock()
+	forget := r.forget
+	r.mu.Unlock()
+	var errs []error
+	for _, f := range forget {
+		errs = append(errs, f(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,316 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/job"
+	wnats "github.com/weir-stream/weir/transport/nats"
+)
+
+// Pace of work that is tried again.
+const (
+	workRetry = 500 * time.Millisecond
+	// workTries bounds a job of the background: after it, the next epoch or session takes it up.
+	workTries = 20
+	// fullPackEvery bounds the chain of packs that a restore from the replica has to read.
+	fullPackEvery = 16
+)
+
+// startWorkers starts what runs beside the tasks.
+func (a *Agent) startWorkers() {
+	a.background(func() { a.saves.each(a.life, a.saveOne) })
+	a.background(func() { a.acks.each(a.life, a.sendAck) })
+	a.background(func() { a.replicas.each(a.life, a.replicate) })
+	a.background(func() { a.purges.each(a.life, func(p purgeJob) { p.run(a.life) }) })
+}
+
+// saveJob is a part to be made durable. One goroutine saves all: the file takes one writer at a time.
+type saveJob struct {
+	info    dataflow.PartInfo
+	changes []dataflow.Change
+	done    func(error)
+}
+
+func (a *Agent) save(info dataflow.PartInfo, changes []dataflow.Change, done func(error)) {
+	a.saves.push(saveJob{info, changes, done})
+}
+
+func (a *Agent) saveOne(s saveJob) {
+	err := a.store.Save(s.info, s.changes)
+	if err != nil {
+		a.log.Error("snapshot not saved: it will be tried again", "task", s.info.Task, "epoch", uint64(s.info.Epoch), "error", err)
+	}
+	s.done(err)
+}
+
+// ackJob is an acknowledgement to be written.
+type ackJob struct {
+	job string
+	ack abs.Ack
+}
+
+// sendAck writes an acknowledgement; the first one of a task and epoch holds. An initial epoch takes
+// a later one in the place of a failure.
+func (a *Agent) sendAck(j ackJob) {
+	value, err := json.Marshal(j.ack)
+	if err != nil {
+		panic(err)
+	}
+	key := ackKey(j.job, j.ack.Epoch, j.ack.Task)
+	a.attempt("acknowledgement", key, func(ctx context.Context) error {
+		kv := a.conn.KV(wnats.Checkpoints)
+		_, err := kv.Create(ctx, key, value)
+		if errors.Is(err, wnats.ErrConflict) && j.ack.Failed == "" {
+			return a.replaceFailed(ctx, kv, key, value)
+		}
+		if errors.Is(err, wnats.ErrConflict) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (a *Agent) replaceFailed(ctx context.Context, kv *wnats.KV, key string, value []byte) error {
+	e, err := kv.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	var old abs.Ack
+	if err := json.Unmarshal(e.Value, &old); err == nil && old.Failed == "" {
+		return nil
+	}
+	_, err = kv.Update(ctx, key, value, e.Revision)
+	return err
+}
+
+// attempt tries something on the control plane until it succeeds, or often enough: what is given up
+// is taken up again by the next session.
+func (a *Agent) attempt(what, key string, f func(context.Context) error) bool {
+	var err error
+	for range workTries {
+		if err = f(a.life); err == nil {
+			return true
+		}
+		if !sleep(a.life, workRetry) {
+			return false
+		}
+	}
+	a.log.Warn("not written to the control plane: the next session tries again", "what", what, "key", key, "error", err)
+	return false
+}
+
+// answer gives what a record asks of a task and the task already has: after a reconnect, or a restart.
+func (a *Agent) answer(r *runner, rec abs.EpochRecord) {
+	switch rec.State {
+	case abs.Started:
+		if rep, ok := r.report(rec.Epoch); ok {
+			a.acks.push(ackJob{r.rec.Name, r.ackOf(rep)})
+		}
+	case abs.Committed:
+		part, ok := rec.Parts[r.task.ID]
+		if ok && r.rec.Plan.Checkpoint.Replicate && len(part.Packs) == 0 {
+			a.replicas.push(replicaJob{r, rec.Epoch, part})
+		}
+	}
+}
+
+// replicaJob is a part to be put into the object store.
+type replicaJob struct {
+	r     *runner
+	epoch abs.Epoch // of the manifest
+	part  abs.Part
+}
+
+func packName(job string, task abs.TaskID, gen abs.Generation, version uint64) string {
+	return fmt.Sprintf("%s/%s/%d-%d", job, task, gen, version)
+}
+
+// replicate stores a part as a pack: the changes since the last replicated part, or all of it.
+func (a *Agent) replicate(j replicaJob) {
+	if h := j.r.job; h.superseded(j.epoch) {
+		return
+	}
+	name := packName(j.r.rec.Name, j.r.task.ID, j.part.Generation, j.part.Version)
+	a.attempt("replica", name, func(ctx context.Context) error {
+		packs, since := a.packsBefore(ctx, j)
+		var pack bytes.Buffer
+		if err := a.store.WritePack(&pack, j.r.name, since, dataflow.Version(j.part.Version)); err != nil {
+			return err
+		}
+		objects := a.conn.Objects(wnats.Snapshots)
+		if _, err := objects.Put(ctx, name, &pack); err != nil && !errors.Is(err, wnats.ErrConflict) {
+			return err
+		}
+		ack := abs.ReplicaAck{
+			Task: j.r.task.ID, Epoch: j.part.Epoch, Generation: j.part.Generation, Version: j.part.Version,
+			Packs: append(packs, name),
+		}
+		value, err := json.Marshal(ack)
+		if err != nil {
+			panic(err)
+		}
+		_, err = a.conn.KV(wnats.Checkpoints).Put(ctx, replicaKey(j.r.rec.Name, j.epoch, j.r.task.ID), value)
+		return err
+	})
+}
+
+// packsBefore is the chain of packs that the new one continues, and its last version; none, if there
+// is no such chain in the object store, or it is long.
+func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, dataflow.Version) {
+	last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part)
+	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version {
+		return nil, 0
+	}
+	if _, err := a.conn.Objects(wnats.Snapshots).Has(ctx, last.Packs[len(last.Packs)-1]); err != nil {
+		return nil, 0
+	}
+	parts, err := a.store.Parts(j.r.name)
+	if err != nil {
+		return nil, 0
+	}
+	for _, p := range parts {
+		if uint64(p.Version) == last.Version && p.Generation == last.Generation {
+			return append([]string(nil), last.Packs...), p.Version
+		}
+	}
+	return nil, 0
+}
+
+// newestReplicated is the newest replicated part of a task in the part's generation.
+func (h *hostedJob) newestReplicated(task abs.TaskID, part abs.Part) (abs.Part, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var best abs.Part
+	found := false
+	for _, rec := range h.epochs {
+		p, ok := rec.Parts[task]
+		if !ok || rec.State != abs.Replicated || p.Generation != part.Generation || found && p.Version < best.Version {
+			continue
+		}
+		best, found = p, true
+	}
+	return best, found
+}
+
+// superseded says that a newer checkpoint has been committed meanwhile.
+func (h *hostedJob) superseded(e abs.Epoch) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for n, rec := range h.epochs {
+		if n > e && rec.Manifest() {
+			return true
+		}
+	}
+	return false
+}
+
+// fetchModule makes sure that a module is on this agent, so that it boots offline.
+func (a *Agent) fetchModule(ctx context.Context, digest string) error {
+	if has, err := a.blobs.Has(digest); err != nil || has {
+		return err
+	}
+	r, err := a.conn.Objects(wnats.Modules).Get(ctx, digest)
+	if err != nil {
+		return fmt.Errorf("module %s: %w", digest, err)
+	}
+	defer r.Close()
+	if err := a.blobs.Put(digest, r); err != nil {
+		return fmt.Errorf("module %s: %w", digest, err)
+	}
+	return nil
+}
+
+// basePart finds the part that a new generation of a task starts from: here, else in the replica.
+func (a *Agent) basePart(ctx context.Context, h *hostedJob, rec jobRecord, task abs.TaskID, local []dataflow.PartInfo) (*dataflow.PartInfo, error) {
+	manifest, err := a.manifest(ctx, h, rec.Base)
+	if err != nil {
+		return nil, err
+	}
+	part, ok := manifest.Parts[task]
+	if !ok {
+		return nil, nil // a task that is new in this generation
+	}
+	for i, p := range local {
+		if uint64(p.Version) == part.Version && p.Generation == part.Generation && p.Epoch == part.Epoch {
+			return &local[i], nil
+		}
+	}
+	if len(part.Packs) == 0 {
+		return nil, fmt.Errorf("checkpoint %d of job %s has no replica of task %s, and this agent does not have the part", rec.Base, rec.Name, task)
+	}
+	name := rec.Name + "/" + string(task)
+	if err := a.store.DropTask(name); err != nil {
+		return nil, err
+	}
+	info, err := a.importPacks(ctx, name, part.Packs)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %d of job %s: part of task %s: %w", rec.Base, rec.Name, task, err)
+	}
+	return &info, nil
+}
+
+func (a *Agent) manifest(ctx context.Context, h *hostedJob, e abs.Epoch) (abs.EpochRecord, error) {
+	h.mu.Lock()
+	rec, ok := h.epochs[e]
+	h.mu.Unlock()
+	if ok && rec.Manifest() {
+		return rec, nil
+	}
+	entry, err := a.conn.KV(wnats.Checkpoints).Get(ctx, epochKey(h.name, e))
+	if err != nil {
+		return rec, fmt.Errorf("manifest of checkpoint %d of job %s: %w", e, h.name, err)
+	}
+	return rec, json.Unmarshal(entry.Value, &rec)
+}
+
+func (a *Agent) importPacks(ctx context.Context, task string, names []string) (dataflow.PartInfo, error) {
+	var readers []io.Reader
+	for _, n := range names {
+		r, err := a.openPack(ctx, n)
+		if err != nil {
+			return dataflow.PartInfo{}, err
+		}
+		defer r.Close()
+		readers = append(readers, r)
+	}
+	return a.store.ImportPacks(task, readers...)
+}
+
+// openPack opens a pack: an imported one, else the object store's.
+func (a *Agent) openPack(ctx context.Context, name string) (io.ReadCloser, error) {
+	if r, _, err := a.blobs.Open(blobOfPack(name)); err == nil {
+		return r, nil
+	}
+	r, err := a.conn.Objects(wnats.Snapshots).Get(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("pack %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// forgetSession removes the session that a deleted job's source keeps at its broker. It is a
+// courtesy: a broker that is away keeps it.
+func (a *Agent) forgetSession(h *hostedJob, rec jobRecord, t *job.Task) {
+	r, err := newRunner(a, h, rec, t)
+	if err != nil {
+		return
+	}
+	if _, err := r.source(); err != nil {
+		return
+	}
+	a.background(func() {
+		ctx, cancel := context.WithTimeout(a.life, 10*time.Second)
+		defer cancel()
+		if err := r.forgetSessions(ctx); err != nil {
+			r.log.Warn("the session at the broker was not removed: it may queue messages", "error", err)
+		}
+	})
+}
