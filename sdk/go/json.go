@@ -24,11 +24,15 @@ func JSONField(value []byte, name string) ([]byte, bool) {
 		if !ok {
 			return nil, false
 		}
-		if string(key[1:len(key)-1]) == name {
+		found := string(key[1:len(key)-1]) == name
+		if found && s.take('}') {
 			return field, true
 		}
 		if !s.take(',') {
 			return nil, false
+		}
+		if found {
+			return field, true
 		}
 	}
 }
