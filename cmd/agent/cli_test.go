@@ -24,12 +24,12 @@ func spoken() parts {
 			_, err := fmt.Fprintln(out, "keep:", keep)
 			return err
 		},
-		importCheckpoint: func(_ context.Context, file io.Reader, dir string) (imported, error) {
+		importCheckpoint: func(_ context.Context, file io.Reader, dir string) (node.Imported, error) {
 			data, err := io.ReadAll(file)
 			if string(data) != "whole\n" {
-				return imported{}, fmt.Errorf("the file is cut off")
+				return node.Imported{}, fmt.Errorf("the file is cut off")
 			}
-			return imported{Job: "vibration", Epoch: 9, Tasks: 3}, err
+			return node.Imported{Job: "vibration", Epoch: 9, Tasks: 3}, err
 		},
 		testOperator: func(_ context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error) {
 			a, _ := io.ReadAll(in)

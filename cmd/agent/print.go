@@ -107,12 +107,6 @@ func timeText(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-func epochText(epoch uint64, has bool) string {
-	if !has {
-		return "-"
-	}
-	return fmt.Sprint(epoch)
-}
 
 // count writes a number with its noun.
 func count(n int, noun string) string {
