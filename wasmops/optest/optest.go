@@ -18,7 +18,7 @@ type Options struct {
 	Config   map[string]string
 	Inputs   []string         // names of the inputs; all records come in on the first
 	CacheDir string           // for compiled modules, see [wasmops.Options]
-	Observer wasmops.Observer // told of logs and counters of the first run; may be nil
+	Observer wasmops.Observer // told of logs and counters of all runs; may be nil
 }
 
 // Report says what a test did.
@@ -46,19 +46,45 @@ func RunOptions(ctx context.Context, wasm []byte, opt Options, in, want io.Reade
 	if err != nil {
 		return Report{}, fmt.Errorf("wanted output: %w", err)
 	}
-	host, err := wasmops.NewHost(ctx, wasmops.Options{
-		Modules: single(wasm), CacheDir: opt.CacheDir, Observer: opt.Observer,
-	})
+	t, err := newTest(ctx, wasm, opt, input, outputs(wanted))
 	if err != nil {
 		return Report{}, err
 	}
-	t := test{host: host, input: input, wanted: byOutput(wanted)}
-	t.spec = dataflow.OperatorSpec{
-		Name: "operator", Task: "test/operator", Digest: wasmops.Digest(wasm),
-		Config: opt.Config, Inputs: opt.Inputs, Outputs: outputs(wanted),
-	}
+	t.wanted = byOutput(wanted)
 	err = t.all(ctx)
-	return t.report, errors.Join(err, host.Close(ctx))
+	return t.report, errors.Join(err, t.host.Close(ctx))
+}
+
+// Output runs a module once over all of its input and returns what comes out of its main output and
+// the given side outputs, output by output.
+func Output(ctx context.Context, wasm []byte, opt Options, in io.Reader, side ...string) ([]Line, error) {
+	input, err := ReadLines(in)
+	if err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	t, err := newTest(ctx, wasm, opt, input, append([]string{MainOutput}, side...))
+	if err != nil {
+		return nil, err
+	}
+	got, err := t.run(ctx, max(len(input), 1), false)
+	var lines []Line
+	for _, output := range t.spec.Outputs {
+		for _, r := range got[output] {
+			lines = append(lines, Line{Output: output, Record: r})
+		}
+	}
+	return lines, errors.Join(err, t.host.Close(ctx))
+}
+
+func newTest(ctx context.Context, wasm []byte, opt Options, input []Line, outputs []string) (*test, error) {
+	host, err := wasmops.NewHost(ctx, wasmops.Options{Modules: single(wasm), CacheDir: opt.CacheDir, Observer: opt.Observer})
+	if err != nil {
+		return nil, err
+	}
+	return &test{host: host, input: input, spec: dataflow.OperatorSpec{
+		Name: "operator", Task: "test/operator", Digest: wasmops.Digest(wasm),
+		Config: opt.Config, Inputs: opt.Inputs, Outputs: outputs,
+	}}, nil
 }
 
 // single is the one module under test.

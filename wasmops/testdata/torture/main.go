@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	weir "github.com/weir-stream/weir/sdk/go"
 )
@@ -27,7 +28,7 @@ var modes = map[string]mode{
 	"spin": spin, "random": random, "keyed": keyed, "side": side, "words": words,
 	"panic": panics, "nil": nilMap, "error": fails, "exit": exits, "memory": memory, "recursion": recursion,
 	"flood": flood, "large": large, "fill": fill, "log": logs, "counters": counters, "deadlock": deadlock,
-	"doze": doze, "world": world, "dirty": dirty,
+	"doze": doze, "batches": batches, "world": world, "dirty": dirty,
 }
 
 var run mode
@@ -324,4 +325,20 @@ func dirty(r weir.Record, out *weir.Out) error {
 		field[i] = byte(total)
 	}
 	return nil
+}
+
+// batches counts batches, which it tells by the addresses of records: it depends on where batches are
+// cut, as no operator should.
+var lastAddress uintptr
+
+func batches(r weir.Record, out *weir.Out) error {
+	address := uintptr(unsafe.Pointer(unsafe.SliceData(r.Key)))
+	if address <= lastAddress {
+		total++
+	}
+	if lastAddress == 0 {
+		total = 1
+	}
+	lastAddress = address
+	return emit(out, r, "%d", total)
 }
