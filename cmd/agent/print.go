@@ -107,7 +107,6 @@ func timeText(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-
 // count writes a number with its noun.
 func count(n int, noun string) string {
 	if n == 1 {
