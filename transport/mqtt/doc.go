@@ -31,6 +31,7 @@
 // A sink at QoS 0 and 1 uses a clean session and sends again, in order, what was not confirmed when
 // a connection was lost: its own queue is the only truth, so no order but its own can arise. At
 // QoS 2 its session persists and packet identifiers follow from item numbers, so that the broker
-// recognises what is sent again after a lost connection. Across a restart of the process items that
-// were delivered and not yet known as handed over are published again.
+// recognises what is sent again after a lost connection. A run of such a sink begins with a session
+// from scratch: items that a former process had delivered and not yet known as handed over are
+// published again, and may arrive twice.
 package mqtt

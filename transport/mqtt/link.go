@@ -35,9 +35,11 @@ func (b backoff) wait(n int, draw func(n int64) int64) time.Duration {
 // link keeps a connection to a broker: it connects, again and again, and hands each session to its
 // owner. The state is for Status and for the log, which hears of an outage once.
 type link struct {
-	broker  Broker
-	url     *url.URL
-	clean   bool
+	broker Broker
+	url    *url.URL
+	clean  bool
+	// reset drops what the broker keeps of a former process before the first session of a run.
+	reset   bool
 	backoff backoff
 	deps    Deps
 
@@ -65,11 +67,12 @@ func newLink(b Broker, clean bool, deps Deps) (*link, error) {
 
 // run connects until ctx ends. Each session goes to sessions and is run here.
 func (l *link) run(ctx context.Context, sessions chan<- *session) {
+	reset := l.reset
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		if attempt > 0 && !sleep(ctx, l.backoff.wait(attempt-1, rand.Int64N)) {
 			return
 		}
-		s, err := dial(ctx, l.broker, l.url, l.clean)
+		s, err := l.dial(ctx, &reset)
 		if err != nil {
 			l.failed(ctx, err)
 			continue
@@ -93,6 +96,16 @@ func (l *link) run(ctx context.Context, sessions chan<- *session) {
 		}
 		l.failed(ctx, err)
 	}
+}
+
+func (l *link) dial(ctx context.Context, reset *bool) (*session, error) {
+	if *reset {
+		if err := l.forget(ctx); err != nil {
+			return nil, err
+		}
+		*reset = false
+	}
+	return dial(ctx, l.broker, l.url, l.clean)
 }
 
 // sleep is false if ctx ended first.

@@ -64,7 +64,7 @@ func readPacket(r *bufio.Reader) (packet, error) {
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(r, body); err != nil {
-		return p, err
+		return p, unexpected(err)
 	}
 	return p, p.parseSmall(body)
 }

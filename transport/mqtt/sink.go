@@ -68,6 +68,8 @@ type SinkStatus struct {
 	Waiting int // items taken and not handed over
 }
 
+var _ dataflow.Sink = (*Sink)(nil)
+
 // Sink publishes items in order. It implements [dataflow.Sink]. At QoS 0 and 1 an item under way
 // when a connection is lost is published again and may arrive twice; none is dropped at QoS 1 and 2.
 type Sink struct {
@@ -90,6 +92,8 @@ func NewSink(cfg SinkConfig, deps SinkDeps) (*Sink, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("mqtt sink %s: %w", l.url, err)
 	}
+	// An identifier that a former process left half released would swallow a new item's message.
+	l.reset = cfg.QoS == 2
 	s := &Sink{cfg: cfg, link: l, deps: deps, window: window.New(cfg.MaxItems, cfg.MaxBytes)}
 	if s.topic, err = template.Parse(cfg.Topic); err != nil {
 		return nil, fmt.Errorf("mqtt sink %s: topic: %w", l.url, err)

@@ -92,6 +92,8 @@ type SourceStatus struct {
 	Waiting int64 // bytes of messages that are not logged yet
 }
 
+var _ dataflow.Source = (*Source)(nil)
+
 // Source receives messages and logs them. It implements [dataflow.Source].
 type Source struct {
 	cfg    SourceConfig
