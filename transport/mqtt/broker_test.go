@@ -111,8 +111,8 @@ func (p *peer) write(c packets.ControlPacket) {
 // read returns the next packet but for pings, which it answers.
 func (p *peer) read() packets.ControlPacket {
 	p.t.Helper()
+	p.conn.SetReadDeadline(time.Now().Add(patience))
 	for {
-		p.conn.SetReadDeadline(time.Now().Add(patience))
 		c, err := packets.ReadPacket(p.conn)
 		if err != nil {
 			p.t.Fatalf("reading from the client: %v", err)

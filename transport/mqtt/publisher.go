@@ -73,8 +73,9 @@ func (p *publisher) run(ctx context.Context, sessions <-chan *session) {
 		case <-p.sink.window.Wake():
 		}
 		p.take()
-		p.publish()
-		p.hand()
+		for more := true; more; more = p.hand() { // what is handed over may free an identifier
+			p.publish()
+		}
 	}
 }
 
@@ -197,13 +198,13 @@ func (p *publisher) confirmWritten() {
 	}
 }
 
-// hand reports the items at the front that are done.
-func (p *publisher) hand() {
+// hand reports the items at the front that are done, and says whether there were any.
+func (p *publisher) hand() bool {
 	n := 0
 	for ; n < len(p.flight) && p.flight[n].done(); n++ {
 	}
 	if n == 0 {
-		return
+		return false
 	}
 	last := p.flight[n-1].item.Number
 	clear(p.flight[:n])
@@ -214,6 +215,7 @@ func (p *publisher) hand() {
 	if p.sink.window.Done(n) {
 		p.ev.Ready()
 	}
+	return true
 }
 
 func (f *flight) done() bool { return f.stage == stageDone || f.stage == stageDead && f.kept.Load() }
