@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/dataflow/job"
@@ -261,8 +262,8 @@ func (p *program) printJob(j api.Job) error {
 	if j.Reason != "" {
 		fmt.Fprintf(w, "reason: %s\n", plain(j.Reason))
 	}
-	if j.Promise != "" {
-		fmt.Fprintf(w, "promise: %s\n", plain(j.Promise))
+	for line := range strings.Lines(j.Promise) {
+		fmt.Fprintf(w, "promise: %s\n", plain(strings.TrimRight(line, "\n")))
 	}
 	for _, text := range j.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", plain(text))

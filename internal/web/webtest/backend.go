@@ -123,7 +123,7 @@ func (b *Backend) Job(_ context.Context, name string) (api.Job, error) {
 		return api.Job{}, fmt.Errorf("read KV: %w", missing(name))
 	}
 	return api.Job{
-		JobSummary: summary(name), Promise: "exactly once", AlignMS: 1.5, FreezeMS: 0.25, PersistMS: 20, ReplicateMS: 12345,
+		JobSummary: summary(name), Promise: "source: exactly once\nstate: exactly once", AlignMS: 1.5, FreezeMS: 0.25, PersistMS: 20, ReplicateMS: 12345,
 		Running: &api.Running{Epoch: 18, Phase: "align", AgeMS: 40, Acked: 1, Needed: 3, HeldUpBy: []string{"fleet/0", "fleet/1"}},
 		Tasks:   []api.Task{task(name)},
 	}, nil
