@@ -42,25 +42,23 @@ func (b *batch) size() int64 { return int64(b.bytes + recordHeader + len(b.meta.
 // with the next commit.
 func (l *Log) run() {
 	defer close(l.done)
+	defer l.finish()
 	for closing := false; !closing; {
 		select {
 		case <-l.kick:
 		case <-l.quit:
 			closing = true
 		}
-		for l.commitPending() {
+		for b, ok := l.take(); ok; b, ok = l.take() {
+			if !l.commit(b) {
+				return // what follows must not be written without it
+			}
 		}
 	}
-	l.finish()
 }
 
-// commitPending makes what is pending durable, trying until it is or the log is closed. It reports
-// whether there may be more.
-func (l *Log) commitPending() bool {
-	b, ok := l.take()
-	if !ok {
-		return false
-	}
+// commit makes a batch durable, trying until it is; false if the log was closed before.
+func (l *Log) commit(b batch) bool {
 	for wait := l.opt.retry; ; wait = min(2*wait, maxRetry) {
 		err := l.store(&b)
 		if err == nil {
@@ -194,7 +192,8 @@ func (l *Log) write(seg *segment, b *batch) error {
 }
 
 // rehome takes back into the batch the commits that reach into the block where the failed write
-// began, and gives up the segment from there on. Their entries are still in memory.
+// began, and gives up the segment from there on. Their entries are still in memory. Until they are
+// durable again the segment is held: should the power go, what it has may be all there is.
 func (l *Log) rehome(seg *segment, b *batch) {
 	if len(seg.recent) == 0 {
 		return
@@ -203,6 +202,9 @@ func (l *Log) rehome(seg *segment, b *batch) {
 	defer l.mu.Unlock()
 	mark := seg.recent[0]
 	seg.recent = nil
+	if mark.first <= seg.last {
+		seg.held = seg.sealed()
+	}
 	l.used -= seg.length - mark.off
 	seg.length, seg.last = mark.off, mark.first-1
 	for id, sp := range seg.streams {
@@ -274,8 +276,8 @@ func (l *Log) newSegment(base abs.Position) (*segment, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if old.length == old.start {
-		l.discard([]uint64{old.number}) // nothing in it, so it is not listed
+	if old.empty() {
+		l.discard([]uint64{old.number}) // the new one does not list it
 	}
 	l.segs = append(l.segs, seg)
 	l.used += seg.length
@@ -287,7 +289,7 @@ func (l *Log) headerFor(base abs.Position) header {
 	l.nextNumber++
 	h := header{log: l.id, number: l.nextNumber, base: base, nextStream: l.nextID}
 	for _, s := range l.segs {
-		if !s.removing && s.length > s.start {
+		if !s.removing && !s.empty() {
 			h.earlier = append(h.earlier, s.sealed())
 		}
 	}
@@ -340,11 +342,22 @@ func (l *Log) publish(b batch) {
 	if b.last > l.Synced() { // not so if only segments were given up while earlier entries are written again
 		l.synced.Store(uint64(b.last))
 	}
+	l.release(b.last)
 	l.evict(seg.keepFrom())
 	l.wake(b.last)
 	l.discard(b.meta.removed)
 	l.mu.Unlock()
 	l.removeGarbage()
+}
+
+// release ends the holding of segments whose end is durable elsewhere now.
+func (l *Log) release(upto abs.Position) {
+	for _, s := range l.segs {
+		if s.held.number != 0 && s.held.last <= upto {
+			s.held = sealed{}
+			l.retire()
+		}
+	}
 }
 
 // settle says that the log is in order and nothing is on its way.

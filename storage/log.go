@@ -134,6 +134,7 @@ type segment struct {
 	length     int64        // durable bytes
 	streams    map[uint32]span
 	removing   bool
+	held       sealed // what it still vouches for while its end is written again elsewhere; number 0: nothing
 
 	// Of the active segment, used by the committer alone.
 	f      file
@@ -148,7 +149,15 @@ type span struct {
 	last  abs.Position // none of its entries is beyond
 }
 
-func (s *segment) sealed() sealed { return sealed{s.number, s.base, s.last, s.length} }
+func (s *segment) sealed() sealed {
+	if s.held.number != 0 {
+		return s.held
+	}
+	return sealed{s.number, s.base, s.last, s.length}
+}
+
+// empty says that the segment has no entries: then no later segment lists it.
+func (s *segment) empty() bool { return s.sealed().last < s.base }
 
 func (s *segment) add(id uint32, off int64, pos abs.Position) {
 	sp, ok := s.streams[id]
@@ -381,7 +390,7 @@ func (s *LogStream) Truncate(upto abs.Position) error {
 func (l *Log) retire() bool {
 	found := false
 	for _, seg := range l.segs[:len(l.segs)-1] {
-		if seg.removing || l.needed(seg) {
+		if seg.removing || seg.held.number != 0 || l.needed(seg) {
 			continue
 		}
 		seg.removing, found = true, true

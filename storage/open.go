@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,11 +55,16 @@ type finding struct {
 	last    abs.Position // highest that has been given out, as far as the files tell
 	closed  bool
 	number  uint64 // of the last segment
-	// The last segment's final commit: read back to be written again.
-	tailOff int64
-	tail    []byte
-	length  int64 // of the last segment's file
+	tail    *tailEnd
 	surplus []string
+}
+
+// tailEnd is the end of the log: the final commit, read back to be written again.
+type tailEnd struct {
+	number uint64 // of the segment
+	off    int64
+	bytes  []byte
+	size   int64 // of the file
 }
 
 // examine reads and verifies the files and changes none.
@@ -113,13 +119,19 @@ func (l *Log) examineSegments(fd *finding, numbers []uint64) error {
 		if slices.Contains(removed, e.number) {
 			continue
 		}
-		seg, err := l.examineSealed(h.log, e)
+		seg, tail, err := l.examineSealed(h.log, e, overlap{last.base, last.last})
 		if err != nil {
 			return err
 		}
+		if tail != nil {
+			// The power went before this segment's end had been written again in the last one.
+			fd.tail, fd.closed = tail, false
+			last.last = last.base - 1
+		}
+		fd.last = max(fd.last, seg.last)
 		fd.segs = append(fd.segs, seg)
 	}
-	if last.length > last.start {
+	if !last.empty() {
 		fd.segs = append(fd.segs, last)
 	}
 	for _, n := range numbers {
@@ -170,45 +182,62 @@ func readHeaderOf(f file) (header, error) {
 	return parseHeader(b)
 }
 
-// examineSealed verifies a segment that a later one lists: all of it must be there.
-func (l *Log) examineSealed(log uint64, want sealed) (*segment, error) {
+// overlap says which positions the last segment has: from its base up to the last.
+type overlap struct{ base, last abs.Position }
+
+// examineSealed verifies a segment that a later one lists: all of it must be there, but for what the
+// last segment has instead. If that should have the end of this one and has not, the end is returned.
+func (l *Log) examineSealed(log uint64, want sealed, over overlap) (*segment, *tailEnd, error) {
 	h, start, err := l.readHeader(want.number)
 	name := segmentName(l.dir, want.number)
 	if isMissing(err) {
-		return nil, fmt.Errorf("%w: %s at offset 0: the segment is missing", ErrCorrupt, name)
+		return nil, nil, fmt.Errorf("%w: %s at offset 0: the segment is missing", ErrCorrupt, name)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if h.log != log || h.base != want.base {
-		return nil, fmt.Errorf("%w: %s at offset 16: the segment belongs to another log", ErrCorrupt, name)
+		return nil, nil, fmt.Errorf("%w: %s at offset 16: the segment belongs to another log", ErrCorrupt, name)
 	}
 	f, err := l.opt.fs.OpenFile(name, os.O_RDONLY)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	seg := &segment{number: want.number, base: want.base, last: want.base - 1, start: start, length: start, streams: map[uint32]span{}}
+	overlapped := want.last >= over.base
+	covered := overlapped && over.last >= want.last
+	if covered {
+		want.last = over.base - 1
+	}
 	r := l.reader(f, seg, log)
 	r.end = want.length
-	for {
+	again := int64(-1) // where the overlap begins
+	for !covered || r.next <= want.last {
 		at := r.off
+		if overlapped && !covered && again < 0 && r.next == over.base {
+			again = at
+		}
 		rec, err := r.read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := seg.take(rec, at, nil); err != nil {
-			return nil, r.corrupt(err)
+			return nil, nil, r.corrupt(err)
 		}
 	}
 	seg.length = r.off
 	if seg.last != want.last {
-		return nil, fmt.Errorf("%w: %s at offset %d: it ends at position %d, not %d", ErrCorrupt, name, r.off, seg.last, want.last)
+		return nil, nil, fmt.Errorf("%w: %s at offset %d: it ends at position %d, not %d", ErrCorrupt, name, r.off, seg.last, want.last)
 	}
-	return seg, nil
+	if again < 0 {
+		return seg, nil, nil
+	}
+	tail, err := readTail(f, seg, again)
+	return seg, tail, err
 }
 
 func (l *Log) reader(f io.ReaderAt, seg *segment, log uint64) *segmentReader {
@@ -246,12 +275,13 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 		return nil, err
 	}
 	defer f.Close()
-	if fd.length, err = f.Size(); err != nil {
+	size, err := f.Size()
+	if err != nil {
 		return nil, err
 	}
 	r := l.reader(f, seg, fd.log)
-	r.end = fd.length
-	fd.tailOff = seg.start
+	r.end = size
+	again := seg.start
 	apply := func(c commit) {
 		fd.apply(c)
 		removed = append(removed, c.removed...)
@@ -263,7 +293,7 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 			break
 		}
 		if errors.Is(err, ErrCorrupt) {
-			if err := l.checkTorn(f, r, fd, err); err != nil {
+			if err := checkTorn(f, r, err); err != nil {
 				return nil, err
 			}
 			fd.closed = false
@@ -273,7 +303,7 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 			return nil, err
 		}
 		if rec.kind == kindCommit {
-			fd.tailOff = at
+			again = at
 		}
 		fd.closed = false
 		if err := seg.take(rec, at, apply); err != nil {
@@ -282,13 +312,14 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 	}
 	seg.length = r.off
 	fd.last = seg.last
-	return removed, fd.readTail(f, seg)
+	fd.tail, err = readTail(f, seg, again)
+	return removed, err
 }
 
 // checkTorn tells a torn tail, which it accepts, from damage to what had been durable: a commit is
 // written only when everything before it is durable.
-func (l *Log) checkTorn(f file, r *segmentReader, fd *finding, bad error) error {
-	rest := make([]byte, fd.length-r.off)
+func checkTorn(f file, r *segmentReader, bad error) error {
+	rest := make([]byte, r.end-r.off)
 	if _, err := f.ReadAt(rest, r.off); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read %s: %w", r.name, err)
 	}
@@ -298,12 +329,17 @@ func (l *Log) checkTorn(f file, r *segmentReader, fd *finding, bad error) error 
 	return nil
 }
 
-func (fd *finding) readTail(f file, seg *segment) error {
-	fd.tail = make([]byte, seg.length-fd.tailOff)
-	if _, err := f.ReadAt(fd.tail, fd.tailOff); err != nil && !errors.Is(err, io.EOF) {
-		return err
+// readTail reads a segment from an offset on.
+func readTail(f file, seg *segment, off int64) (*tailEnd, error) {
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	t := &tailEnd{number: seg.number, off: off, bytes: make([]byte, seg.length-off), size: size}
+	if _, err := f.ReadAt(t.bytes, off); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return t, nil
 }
 
 func (fd *finding) apply(c commit) {
@@ -334,7 +370,7 @@ func (l *Log) start(fd *finding) error {
 			next += maxUnsynced
 		}
 		base = max(base, next)
-		if err := l.secureTail(fd); err != nil {
+		if err := l.secureTail(fd.tail); err != nil {
 			return err
 		}
 	}
@@ -364,17 +400,17 @@ func (l *Log) start(fd *finding) error {
 
 // secureTail writes the last commit again and syncs it. The process before may have been killed
 // between write and sync, or its sync may have failed and left pages that look clean.
-func (l *Log) secureTail(fd *finding) error {
-	f, err := l.opt.fs.OpenFile(segmentName(l.dir, fd.number), os.O_RDWR)
+func (l *Log) secureTail(t *tailEnd) error {
+	f, err := l.opt.fs.OpenFile(segmentName(l.dir, t.number), os.O_RDWR)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if _, err := f.WriteAt(fd.tail, fd.tailOff); err != nil {
+	if _, err := f.WriteAt(t.bytes, t.off); err != nil {
 		return err
 	}
-	l.written.Add(int64(len(fd.tail)))
-	if end := fd.tailOff + int64(len(fd.tail)); end < fd.length {
+	l.written.Add(int64(len(t.bytes)))
+	if end := t.off + int64(len(t.bytes)); end < t.size {
 		if err := f.Truncate(end); err != nil {
 			return err
 		}
@@ -405,4 +441,21 @@ func randomID() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Check reads all durable bytes of the log again and verifies checksums, order and table. It must
+// not run beside Append, Truncate and DropStream.
+func (l *Log) Check() error {
+	l.mu.Lock()
+	var list []sealed
+	for _, s := range l.segs {
+		list = append(list, s.sealed())
+	}
+	l.mu.Unlock()
+	for _, want := range list {
+		if _, _, err := l.examineSealed(l.id, want, overlap{base: math.MaxUint64}); err != nil {
+			return fmt.Errorf("log %s: %w", l.dir, err)
+		}
+	}
+	return nil
 }

@@ -242,7 +242,8 @@ type header struct {
 }
 
 // sealed is an earlier segment that belongs to the log, and how far: what its file has beyond that
-// was not durable when it was left and has been written again here.
+// was not durable when it was left and has been written again here. The last one may reach beyond
+// the base: what it has from there on counts only as long as it is not here.
 type sealed struct {
 	number     uint64
 	base, last abs.Position
@@ -349,7 +350,7 @@ func (h header) check() error {
 		}
 		before = s
 	}
-	if before.number >= h.number || before.last >= h.base {
+	if before.number >= h.number || before.base > h.base {
 		return errors.New("earlier segments reach beyond this one")
 	}
 	for _, s := range h.streams {
