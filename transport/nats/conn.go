@@ -210,6 +210,9 @@ func dial(opt ConnectOptions, role string, loud bool) (*link, error) {
 		return nil, fmt.Errorf("NATS at %s: %w", server, err)
 	}
 	l.nc = nc
+	if !nc.IsConnected() {
+		l.firstFailure(log, nc.LastError(), loud)
+	}
 	l.js, err = newJetStream(nc, opt.Domain)
 	if err != nil {
 		l.close()
@@ -233,7 +236,7 @@ func (l *link) handlers(log *slog.Logger, loud bool) []nats.Option {
 			err = errors.New("connection ended")
 		}
 		if l.set(false, err) && loud {
-			log.Warn("NATS is unreachable; trying again until it is reached", "error", err)
+			log.Warn(unreachable, "error", err)
 		}
 	}
 	connected := func(*nats.Conn) {
@@ -251,6 +254,22 @@ func (l *link) handlers(log *slog.Logger, loud bool) []nats.Option {
 		}),
 	}
 }
+
+// firstFailure notes why the first attempt failed, of which the library tells no handler.
+func (l *link) firstFailure(log *slog.Logger, err error, loud bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil || l.state.Connected || l.state.Err != nil {
+		return // a handler was faster
+	}
+	l.state.Err = err
+	if loud {
+		log.Warn(unreachable, "error", err)
+	}
+}
+
+// unreachable is logged once per outage.
+const unreachable = "NATS is unreachable; trying again until it is reached"
 
 // set stores the state and tells the listeners. It reports the first failure of an outage, and every
 // connect.

@@ -1,14 +1,18 @@
 package nats
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // maxCrashedStarts is how many starts in a row may end with the process gone before the store is
@@ -47,22 +51,53 @@ func crashedStarts(dir string) int {
 	return n
 }
 
-func asideAfterCrashes(dir string, log *slog.Logger) ([]string, error) {
-	if crashedStarts(dir) < maxCrashedStarts {
-		return nil, nil
+// maxRepairs is how many times files may be set aside before a start gives up. Each round finds all
+// that it can see; what one hides shows in the next.
+const maxRepairs = 4
+
+// repair sets aside what does not load, before anybody can connect, and returns where it is now.
+func repair(opt ServerOptions) (aside []string, err error) {
+	for range maxRepairs {
+		damaged, err := inspect(opt)
+		if err != nil || len(damaged) == 0 {
+			return aside, err
+		}
+		moved, err := setAsideAll(damaged, opt.Log)
+		aside = append(aside, moved...)
+		if err != nil {
+			return aside, err
+		}
 	}
-	log.Error("the process ended in several starts of JetStream in a row", "dir", dir, "starts", maxCrashedStarts)
-	moved, err := setAsideAll([]string{storeDir(dir)}, log)
-	if err != nil {
-		return moved, err
-	}
-	return moved, forgetStarts(dir)
+	return aside, fmt.Errorf("%w in %s: files do not load even after %d repairs; move the directory away", errStore, opt.Dir, maxRepairs)
 }
 
-// unloadedStreams lists the directories of streams that the running server did not load. A new
-// stream of that name would take up what is left in them.
-func (s *Server) unloadedStreams() ([]string, error) {
-	dir := filepath.Join(storeDir(s.opts.StoreDir), natsserver.DEFAULT_GLOBAL_ACCOUNT, "streams")
+// inspect starts a server that nobody can reach on the files and lists what is damaged.
+func inspect(opt ServerOptions) ([]string, error) {
+	if crashedStarts(opt.Dir) >= maxCrashedStarts {
+		opt.Log.Error("the process ended in several starts of JetStream in a row", "dir", opt.Dir, "starts", maxCrashedStarts)
+		return []string{storeDir(opt.Dir)}, forgetStarts(opt.Dir)
+	}
+	opt.Listen, opt.MQTTListen, opt.LeafListen, opt.LeafURL = "", "", "", ""
+	s, err := startOnce(opt)
+	if errors.Is(err, errStore) {
+		if _, statErr := os.Lstat(storeDir(opt.Dir)); statErr != nil {
+			return nil, err // there is nothing to blame
+		}
+		opt.Log.Error("JetStream does not start from its files", "dir", opt.Dir, "error", err)
+		return []string{storeDir(opt.Dir)}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer s.Shutdown()
+	return s.damagedStreams(opt)
+}
+
+// damagedStreams lists the directories of streams that the server did not load, of which a new
+// stream of the same name would take up the rest, and of those whose messages cannot be read, to
+// which it neither writes nor says why.
+func (s *Server) damagedStreams(opt ServerOptions) ([]string, error) {
+	dir := filepath.Join(storeDir(opt.Dir), natsserver.DEFAULT_GLOBAL_ACCOUNT, "streams")
 	entries, err := os.ReadDir(dir)
 	if os.IsNotExist(err) {
 		return nil, nil // none yet
@@ -74,11 +109,24 @@ func (s *Server) unloadedStreams() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	c, err := Connect(ConnectOptions{Server: s, Name: "inspection", Prefix: opt.Prefix, Log: opt.Log})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
 	var damaged []string
 	for _, e := range entries {
-		half := strings.HasPrefix(e.Name(), ".") // half deleted; the server removes it
-		if !half && !loaded[e.Name()] {
-			damaged = append(damaged, filepath.Join(dir, e.Name()))
+		if strings.HasPrefix(e.Name(), ".") {
+			continue // half deleted; the server removes it
+		}
+		path := filepath.Join(dir, e.Name())
+		err := errors.New("not loaded")
+		if loaded[e.Name()] {
+			err = c.readThrough(e.Name())
+		}
+		if err != nil {
+			opt.Log.Error("JetStream stream is damaged", "stream", e.Name(), "error", err)
+			damaged = append(damaged, path)
 		}
 	}
 	return damaged, nil
@@ -96,6 +144,51 @@ func (s *Server) loadedStreams() (map[string]bool, error) {
 		}
 	}
 	return loaded, nil
+}
+
+// Limits of reading a stream through.
+const (
+	// readPatience is how long the server may take for one message; for a damaged one it gives no
+	// answer at all.
+	readPatience = 2 * time.Second
+	// readMessages is how many messages are read: far more than the keys of a fleet, yet done in seconds.
+	readMessages = 100_000
+)
+
+// readThrough reads all messages of a stream, of an object store only the descriptions: a damaged
+// chunk shows in its object's digest. Nobody else is connected, so the count must be right.
+func (c *Conn) readThrough(stream string) error {
+	ctx := context.Background()
+	st, err := c.control.js.Stream(ctx, stream)
+	if err != nil {
+		return err
+	}
+	subject, whole := ">", true
+	if name, ok := strings.CutPrefix(stream, "OBJ_"); ok {
+		subject, whole = "$O."+name+".M.>", false
+	}
+	state := st.CachedInfo().State
+	read := uint64(0)
+	for next := max(state.FirstSeq, 1); read < readMessages; read++ {
+		m, err := getNext(ctx, st, next, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("message at or after %d: %w", next, err)
+		}
+		next = m.Sequence + 1
+	}
+	if whole && read < readMessages && read != state.Msgs {
+		return fmt.Errorf("%d messages can be read, of %d", read, state.Msgs)
+	}
+	return nil
+}
+
+func getNext(ctx context.Context, st jetstream.Stream, seq uint64, subject string) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	defer cancel()
+	return st.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
 }
 
 // setAsideAll moves files and directories out of the server's sight, beside the store, and returns

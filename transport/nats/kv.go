@@ -40,6 +40,9 @@ var (
 const (
 	// identityKey in Meta holds the cluster's identity.
 	identityKey = "identity"
+	// presentKey is in every bucket from the beginning, never shown, and no [Key]. A bucket without
+	// it has lost what was in it, even if the server knows its name.
+	presentKey = "=present"
 	// metaID in a stream's metadata is random and tells it from a later one of the same name.
 	metaID = "weir-id"
 	// markerTTL is how long the mark that a key was deleted is kept, without which deleted keys
@@ -75,8 +78,8 @@ func (c *Conn) bucketName(name string) string { return c.names.prefix + "-" + na
 type Cluster struct {
 	// ID is random and made once; another one says that the whole control plane is another one.
 	ID string
-	// Created lists the buckets and object stores that were missing. If the identity is known and
-	// this is not empty, the server has lost them.
+	// Created lists the buckets and object stores that were missing, or empty where they should not
+	// be; one agent alone gets this. If the identity is known all the same, the server has lost them.
 	Created []string
 }
 
@@ -112,18 +115,24 @@ func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
 	return cl, err
 }
 
-// ensureBucket creates a bucket if it is missing and reports whether it did.
+// ensureBucket creates a bucket if it is missing and reports whether it was, or what was in it.
 func (c *Conn) ensureBucket(ctx context.Context, name string) (bool, error) {
-	_, err := c.control.js.KeyValue(ctx, name)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+	h, err := c.control.js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		h, err = c.control.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: name, History: kvHistory, Storage: jetstream.FileStorage, LimitMarkerTTL: markerTTL,
+			Metadata: map[string]string{metaID: rand.Text()},
+		})
+	}
+	if errors.Is(err, jetstream.ErrBucketExists) { // another agent was faster
+		h, err = c.control.js.KeyValue(ctx, name)
+	}
+	if err != nil {
 		return false, err
 	}
-	_, err = c.control.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: name, History: kvHistory, Storage: jetstream.FileStorage, LimitMarkerTTL: markerTTL,
-		Metadata: map[string]string{metaID: rand.Text()},
-	})
-	if errors.Is(err, jetstream.ErrBucketExists) {
-		return false, nil // another agent was faster
+	_, err = h.Create(ctx, presentKey, nil)
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		return false, nil
 	}
 	return err == nil, err
 }

@@ -59,6 +59,16 @@ func TestEnsure(t *testing.T) {
 	if err != nil || cl.ID != id || !slices.Equal(cl.Created, []string{"jobs"}) {
 		t.Errorf("after the loss of a bucket: %+v, %v", cl, err)
 	}
+	st, err := c.control.js.Stream(ctx, "KV_weir-checkpoints")
+	if err == nil {
+		err = st.Purge(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cl, err := c.Ensure(ctx); err != nil || cl.ID != id || !slices.Equal(cl.Created, []string{"checkpoints"}) {
+		t.Errorf("after the loss of what was in a bucket: %+v, %v", cl, err)
+	}
 	if err := c.control.js.DeleteStream(ctx, "KV_weir-meta"); err != nil {
 		t.Fatal(err)
 	}

@@ -109,39 +109,11 @@ func StartServer(opt ServerOptions) (*Server, error) {
 	if err := os.MkdirAll(opt.Dir, 0o750); err != nil {
 		return nil, fmt.Errorf("embedded NATS server: %w", err)
 	}
-	aside, err := asideAfterCrashes(opt.Dir, opt.Log)
+	aside, err := repair(opt)
 	if err != nil {
 		return nil, err
 	}
 	s, err := startOnce(opt)
-	if err != nil && !errors.Is(err, errStore) {
-		return nil, err
-	}
-	if s != nil {
-		damaged, derr := s.unloadedStreams()
-		if derr != nil {
-			s.Shutdown()
-			return nil, derr
-		}
-		if len(damaged) == 0 {
-			s.setAside = aside
-			return s, nil
-		}
-		s.Shutdown()
-		moved, merr := setAsideAll(damaged, opt.Log)
-		aside = append(aside, moved...)
-		if merr != nil {
-			return nil, merr
-		}
-	} else {
-		opt.Log.Error("JetStream does not start from its files", "dir", opt.Dir, "error", err)
-		moved, merr := setAsideAll([]string{storeDir(opt.Dir)}, opt.Log)
-		aside = append(aside, moved...)
-		if merr != nil {
-			return nil, errors.Join(err, merr)
-		}
-	}
-	s, err = startOnce(opt)
 	if err != nil {
 		return nil, err
 	}

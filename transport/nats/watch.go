@@ -129,7 +129,7 @@ func (w *watch) give(m message) error {
 	}
 	w.last = max(w.last, m.seq)
 	e := w.kv.event(m)
-	if e.Deleted && !w.caughtUp {
+	if e.Deleted && !w.caughtUp || e.Key == presentKey {
 		return nil
 	}
 	return w.each(e)
@@ -195,7 +195,7 @@ func (kv *KV) list(ctx context.Context, prefix string) ([]Entry, error) {
 		if m.caughtUp {
 			break
 		}
-		if e := kv.event(m); e.Deleted {
+		if e := kv.event(m); e.Deleted || e.Key == presentKey {
 			delete(values, e.Key)
 		} else {
 			values[e.Key] = e.Entry
