@@ -207,13 +207,14 @@ func TestWASICallsAreSafe(t *testing.T) {
 // module's own data would be, that the start function does not run again, and that globals come back.
 func TestRestoreOverwritesDataSegments(t *testing.T) {
 	b := minimal().imp("counter_add").global(i32, true, 0x41, 7).global(i64, true, 0x42, 9)
-	b.segment(0, 0x41, 0, 0x0b, 3, 'a', 'b', 'c')
+	const at = 70_000 // alone in its page, which is zero, and so not in a snapshot, once it is cleared
+	b.segment(cat([]byte{0}, i32c(at), []byte{0x0b, 3, 'a', 'b', 'c'})...)
 	// start: counts "abc", so that a second run would be seen
-	b.fn("", sig(nil), cat(i32c(0), i32c(3), []byte{0x42, 1, 0x10, 0})...)
+	b.fn("", sig(nil), cat(i32c(at), i32c(3), []byte{0x42, 1, 0x10, 0})...)
 	b.start = len(b.funcs) // one import comes first
 	// process: clears the data, adds to the globals, grows the memory by a page
 	b.body(exportProcess, cat(
-		i32c(0), i32c(0), []byte{0x36, 2, 0},
+		i32c(at), i32c(0), []byte{0x36, 2, 0},
 		[]byte{0x23, 0, 0x41, 1, 0x6a, 0x24, 0},
 		[]byte{0x23, 1, 0x42, 2, 0x7c, 0x24, 1},
 		[]byte{0x41, 1, 0x40, 0, 0x1a}, ok)...)
@@ -239,7 +240,7 @@ func TestRestoreOverwritesDataSegments(t *testing.T) {
 	if e.counts["o.abc"] != 1 {
 		t.Errorf("start function ran %d times", e.counts["o.abc"])
 	}
-	if v, _ := in.mod.Memory().ReadUint32Le(0); v != 0 {
+	if v, _ := in.mod.Memory().ReadUint32Le(at); v != 0 {
 		t.Errorf("data segment is back: %#x", v)
 	}
 	if size := in.mod.Memory().Size(); size != 5*wasmPage {
@@ -253,8 +254,7 @@ func TestRestoreOverwritesDataSegments(t *testing.T) {
 // TestZeroedPageIsTombstone checks that a page that becomes zero again is so after a restore.
 func TestZeroedPageIsTombstone(t *testing.T) {
 	// process: toggles the word at 8192 between 0 and -1
-	b := minimal().body(exportProcess, cat(i32c(8192), i32c(-1), i32c(8192), []byte{0x28, 2, 0, 0x6b, 0x41, 1, 0x6b, 0x41, 0x7f, 0x6c}, []byte{0x36, 2, 0}, ok)...)
-	b.body(exportProcess, cat(i32c(8192), i32c(8192), []byte{0x28, 2, 0}, i32c(-1), []byte{0x73, 0x36, 2, 0}, ok)...)
+	b := minimal().body(exportProcess, cat(i32c(8192), i32c(8192), []byte{0x28, 2, 0}, i32c(-1), []byte{0x73, 0x36, 2, 0}, ok)...)
 	wasm := b.wasm()
 	h := newHost(t, Options{Modules: shelf(wasm)})
 	spec := dataflow.OperatorSpec{Name: "o", Task: "t", Digest: Digest(wasm)}

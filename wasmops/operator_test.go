@@ -224,6 +224,9 @@ func compareRuns(t *testing.T, h *Host, spec dataflow.OperatorSpec, batches []da
 		store.save(changes)
 		closeInstance(t, restored)
 		restored = newInstance(t, h, spec, store.read)
+		if changes, err := restored.Freeze(false); err != nil || len(changes) != 0 {
+			t.Fatalf("batch %d: %d changes right after a restore, %v", i, len(changes), err)
+		}
 	}
 	if some == 0 && spec.Config["mode"] != "dirty" {
 		t.Fatal("nothing came out")
