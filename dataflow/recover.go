@@ -41,6 +41,7 @@ func (t *Task) start(ctx context.Context) error {
 			t.durable = max(t.durable, p.Epoch)
 		}
 	}
+	t.stats.epoch.Store(uint64(t.durable))
 	best := newest(parts, t.spec.Generation)
 	if best != nil {
 		t.started = true

@@ -670,6 +670,7 @@ func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
 	t.final = false // the final epoch was aborted: the source has gone on
 	t.pos, t.stamp = pos, max(t.stamp, e.stamp)
 	payload, count := e.payload, e.count
+	t.stats.ingested.Add(uint64(count))
 	if t.dedupe != nil && len(e.ids) > 0 {
 		var err error
 		if payload, count, err = t.fresh(payload, e.ids, count); err != nil {
@@ -719,7 +720,6 @@ func (t *Task) process(pos abs.Position, to []Target, b Batch) error {
 		t.recovery.Replayed += uint64(b.Count)
 	}
 	t.stats.in.Add(uint64(b.Count))
-	t.stats.ingested.Add(uint64(b.Count))
 	var err error
 	switch {
 	case b.Count == 0:

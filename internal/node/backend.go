@@ -315,7 +315,7 @@ func promiseText(p *job.Physical) string {
 	for _, pr := range p.Promises {
 		lines = append(lines, fmt.Sprintf("%s: %s (%s)", pr.Of, pr.Level, pr.Reason))
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(lines, "; ")
 }
 
 // ApplyJob implements [web.Jobs]. A running job that changes is drained first; the new generation

@@ -130,6 +130,9 @@ func (h *hostedJob) rest(rec jobRecord) error {
 			return err
 		}
 	}
+	h.mu.Lock()
+	h.epochs, h.counted = map[abs.Epoch]abs.EpochRecord{}, 0
+	h.mu.Unlock()
 	return h.a.forgetCopies(rec.Name)
 }
 
@@ -151,11 +154,18 @@ func (h *hostedJob) tasks() []*runner {
 }
 
 // epoch takes an epoch's record, in the order of epochs. A manifest is stored before it is acted on.
+// What a record asks for is answered even if it is no news: the answer may have been lost with the
+// process or the connection.
 func (h *hostedJob) epoch(rec abs.EpochRecord) error {
 	h.mu.Lock()
 	known, seen := h.epochs[rec.Epoch]
 	h.mu.Unlock()
 	if seen && known.State == rec.State && known.Term >= rec.Term {
+		for _, r := range h.tasks() {
+			if rec.Generation == r.rec.Generation {
+				h.a.answer(r, rec)
+			}
+		}
 		return nil
 	}
 	if rec.Manifest() {

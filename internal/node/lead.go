@@ -40,7 +40,7 @@ func (a *Agent) runLeader() {
 	if !a.opt.Embedded() && !sleep(a.life, clientPatience) {
 		return
 	}
-	lease := a.conn.Lease(wnats.LeaseOptions{Name: "coordinator", Holder: a.name, Floor: a.highestTerm})
+	lease := a.conn.Lease(wnats.LeaseOptions{Name: "coordinator", Holder: a.name, Instance: a.dir.Identity().Instance, Floor: a.highestTerm})
 	for a.life.Err() == nil {
 		err := lease.Run(a.life, a.lead)
 		if a.life.Err() != nil {

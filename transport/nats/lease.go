@@ -19,6 +19,9 @@ type LeaseOptions struct {
 	Name string
 	// Holder is this agent's name, for others to see.
 	Holder string
+	// Instance, if set, is the identity of a holder that can only run once at a time: what an earlier
+	// life of it held is taken over at once.
+	Instance string
 	// TTL is how long a holder may be silent; 0: [DefaultLeaseTTL]. The same for all agents.
 	TTL time.Duration
 	// Floor returns the highest term that this agent knows of; the lease is taken with a higher one,
@@ -35,7 +38,7 @@ type Lease struct {
 	kv  *KV
 	key string
 	opt LeaseOptions
-	// nonce tells this holder from a namesake and from an earlier life of itself.
+	// nonce tells this holder from a namesake and, without an instance, from an earlier life of itself.
 	nonce string
 }
 
@@ -44,7 +47,11 @@ func (c *Conn) Lease(opt LeaseOptions) *Lease {
 	if opt.TTL <= 0 {
 		opt.TTL = DefaultLeaseTTL
 	}
-	return &Lease{kv: c.KV(Meta), key: Key("lease", opt.Name), opt: opt, nonce: rand.Text()}
+	nonce := opt.Instance
+	if nonce == "" {
+		nonce = rand.Text()
+	}
+	return &Lease{kv: c.KV(Meta), key: Key("lease", opt.Name), opt: opt, nonce: nonce}
 }
 
 // LeaseState is what the key holds.
