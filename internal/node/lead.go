@@ -278,7 +278,12 @@ func (l *lead) step(ctx context.Context, j *led, n abs.Notice) {
 		l.drop(j.rec.Name)
 		return
 	}
-	l.a.leader.note(j.rec.Name, j.coord.Status())
+	st := j.coord.Status()
+	if st.Running != nil {
+		running := *st.Running
+		running.StartedMs, st.Running = l.wall(running.StartedMs), &running
+	}
+	l.a.leader.note(j.rec.Name, st)
 	if act.Stopped && j.rec.State == jobStopping {
 		l.stopped(ctx, j)
 	}
