@@ -11,13 +11,14 @@ import (
 	"github.com/weir-stream/weir/dataflow"
 )
 
-// startServer runs a NATS server with its MQTT listener in this process.
-func startServer(t testing.TB) string {
+// startServer runs a NATS server with its MQTT listeners in this process: TCP and websocket.
+func startServer(t testing.TB) (tcp, websocket string) {
 	t.Helper()
 	o := &server.Options{
 		ServerName: "test", Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(),
 	}
 	o.MQTT.Host, o.MQTT.Port = "127.0.0.1", -1
+	o.Websocket.Host, o.Websocket.Port, o.Websocket.NoTLS = "127.0.0.1", -1, true
 	o.MQTT.AckWait = time.Second // before it sends again; the default is 30 s
 	s, err := server.NewServer(o)
 	if err != nil {
@@ -28,14 +29,13 @@ func startServer(t testing.TB) string {
 	if !s.ReadyForConnections(patience) {
 		t.Fatal("the server does not start")
 	}
-	addr := o.MQTT
-	return fmt.Sprintf("tcp://127.0.0.1:%d", addr.Port)
+	return fmt.Sprintf("tcp://127.0.0.1:%d", o.MQTT.Port), fmt.Sprintf("ws://127.0.0.1:%d/mqtt", o.Websocket.Port)
 }
 
 // Everything that a sink hands over to a real broker reaches a source, in order per topic, also what
 // is published while the source is away.
 func TestWithServer(t *testing.T) {
-	url := startServer(t)
+	url, websocket := startServer(t)
 	for qos := range byte(3) {
 		t.Run(fmt.Sprintf("QoS %d", qos), func(t *testing.T) {
 			topic := fmt.Sprintf("plant/%d/", qos)
@@ -46,7 +46,7 @@ func TestWithServer(t *testing.T) {
 			log := newLog(false)
 			run := startSource(t, src, log)
 			until(t, "subscribed", func() bool { return src.Status().State == SourceReceiving })
-			snk := newTestSink(t, SinkConfig{Broker: Broker{URL: url, ClientID: fmt.Sprintf("sink-%d", qos)}, Topic: topic + "{key}", QoS: qos}, SinkDeps{})
+			snk := newTestSink(t, SinkConfig{Broker: Broker{URL: websocket, ClientID: fmt.Sprintf("sink-%d", qos)}, Topic: topic + "{key}", QoS: qos}, SinkDeps{})
 			sinkRun, ev := startSink(t, snk)
 			const n = 300
 			publish(t, snk, ev, 1, n)
@@ -112,7 +112,7 @@ func check(t *testing.T, log *logDouble, n int) {
 // A message that was not acknowledged before the source's process died comes again from a real
 // broker; one that was does not.
 func TestServerSendsAgainWhatWasNotAcknowledged(t *testing.T) {
-	url := startServer(t)
+	url, _ := startServer(t)
 	cfg := SourceConfig{Broker: Broker{URL: url, ClientID: "s"}, Topics: []string{"t/#"}, QoS: 1}
 	log := newLog(true)
 	src := quick(t, cfg, testDeps(nil))
