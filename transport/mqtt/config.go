@@ -95,7 +95,11 @@ func (b Broker) password() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("password file: %w", err)
 	}
-	return strings.TrimRight(string(text), "\r\n"), nil
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("password file: %s is empty", b.PasswordFile)
+	}
+	return password, nil
 }
 
 func (b Broker) tls(host string) (*tls.Config, error) {
