@@ -57,8 +57,9 @@ func (l *Log) run() {
 	}
 }
 
-// commit makes a batch durable, trying until it is; false if the log was closed before.
+// commit makes a batch durable, trying until it is; false if the log was closed and a last try failed.
 func (l *Log) commit(b batch) bool {
+	last := false
 	for wait := l.opt.retry; ; wait = min(2*wait, maxRetry) {
 		err := l.store(&b)
 		if err == nil {
@@ -71,9 +72,10 @@ func (l *Log) commit(b batch) bool {
 		if isFull(err) {
 			l.freeOnFullDisk(&b)
 		}
-		if !l.pause(wait) {
+		if last {
 			return false
 		}
+		last = !l.pause(wait)
 	}
 }
 
@@ -130,7 +132,7 @@ func (l *Log) active() *segment { return l.segs[len(l.segs)-1] }
 func (l *Log) store(b *batch) error {
 	l.takeRemovals(b)
 	seg := l.active()
-	full := seg.length > seg.start && seg.length+b.size() > l.opt.SegmentSize
+	full := seg.length > seg.start && seg.length+b.size() > l.opt.SegmentSize && len(b.parts) > 0
 	if seg.broken || full {
 		next, err := l.newSegment(b.first)
 		if err != nil {
@@ -253,16 +255,17 @@ func (t *tail) between(first, last abs.Position) (parts [][]byte, bytes int) {
 	return parts, bytes
 }
 
-// newSegment leaves the active segment and starts one whose first entry has position base. Once its
-// file may have appeared under its name, nothing may be added to the segment before it any more.
+// newSegment leaves the active segment and starts one whose first entry has position base.
 func (l *Log) newSegment(base abs.Position) (*segment, error) {
 	l.mu.Lock()
 	h := l.headerFor(base)
 	l.mu.Unlock()
 	encoded := h.encode()
 	old := l.active()
-	old.broken = true
-	f, err := l.createSegment(h.number, encoded)
+	f, appeared, err := l.createSegment(h.number, encoded)
+	// Once a file may be there under its name, with the length of the segment before it, nothing may be
+	// added to that.
+	old.broken = old.broken || appeared
 	if err != nil {
 		return nil, err
 	}
@@ -300,24 +303,23 @@ func (l *Log) headerFor(base abs.Position) header {
 	return h
 }
 
-// createSegment makes the file of a new segment durable, on a full disk by giving up the ballast.
-func (l *Log) createSegment(number uint64, encoded []byte) (file, error) {
+// createSegment makes the file of a new segment durable. If it fails, appeared says whether the file
+// may be there after a power cut.
+func (l *Log) createSegment(number uint64, encoded []byte) (f file, appeared bool, err error) {
 	name := segmentName(l.dir, number)
-	err := writeWhole(l.opt.fs, name, encoded)
-	if err != nil && isFull(err) && l.dropBallast() {
-		err = writeWhole(l.opt.fs, name, encoded)
-	}
+	renamed, err := writeWhole(l.opt.fs, name, encoded)
 	if err != nil {
-		_ = l.opt.fs.Remove(name) // best effort: the next segment does not list it
-		return nil, fmt.Errorf("create segment %s: %w", name, err)
+		if renamed {
+			_ = l.opt.fs.Remove(name) // best effort: the next segment does not list it
+		}
+		return nil, renamed, fmt.Errorf("create segment %s: %w", name, err)
 	}
 	l.written.Add(int64(len(encoded)))
-	f, err := l.opt.fs.OpenFile(name, os.O_RDWR)
-	if err != nil {
-		_ = l.opt.fs.Remove(name)
-		return nil, fmt.Errorf("open segment: %w", err)
+	if f, err = l.opt.fs.OpenFile(name, os.O_RDWR); err != nil {
+		_ = l.opt.fs.Remove(name) // as above
+		return nil, true, fmt.Errorf("open segment: %w", err)
 	}
-	return f, nil
+	return f, true, nil
 }
 
 // publish makes a stored batch known: to the segment's numbers, to followers, to those who wait.
@@ -491,10 +493,9 @@ func (l *Log) freeOnFullDisk(b *batch) {
 	b.meta = commit{}
 }
 
-func (l *Log) dropBallast() bool {
-	err := l.opt.fs.Remove(filepath.Join(l.dir, ballastName))
+func (l *Log) dropBallast() {
+	_ = l.opt.fs.Remove(filepath.Join(l.dir, ballastName)) // best effort: the write that needs it tells
 	l.ballast = false
-	return err == nil
 }
 
 // restoreBallast sets space aside again. On a disk that is still full it fails and is tried again
@@ -508,8 +509,8 @@ func (l *Log) restoreBallast() {
 	for i := range content {
 		content[i] = byte(i*7 + i>>8)
 	}
-	l.ballast = writeWhole(l.opt.fs, filepath.Join(l.dir, ballastName), content) == nil
-	if l.ballast {
+	_, err := writeWhole(l.opt.fs, filepath.Join(l.dir, ballastName), content)
+	if l.ballast = err == nil; l.ballast {
 		l.written.Add(ballastSize)
 	}
 }

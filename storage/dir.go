@@ -161,7 +161,7 @@ func (d *Dir) checkFormat() error {
 	name := filepath.Join(d.path, formatName)
 	b, err := os.ReadFile(name)
 	if isMissing(err) {
-		if err := writeWhole(disk{}, name, []byte(strconv.Itoa(dirFormat)+"\n")); err != nil {
+		if _, err := writeWhole(disk{}, name, []byte(strconv.Itoa(dirFormat)+"\n")); err != nil {
 			return fmt.Errorf("it is not writable: %w", err)
 		}
 		return nil
@@ -185,10 +185,10 @@ func (d *Dir) save(id identityFile) error {
 		return err
 	}
 	name, b := filepath.Join(d.path, identityName), append(content, '\n')
-	err = writeWhole(disk{}, name, b)
+	_, err = writeWhole(disk{}, name, b)
 	// An agent must start on a full disk too: take of the log's ballast, which has room for both.
 	if err != nil && isFull(err) && os.Remove(filepath.Join(d.LogPath(), ballastName)) == nil {
-		err = writeWhole(disk{}, name, b)
+		_, err = writeWhole(disk{}, name, b)
 	}
 	return err
 }

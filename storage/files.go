@@ -81,12 +81,13 @@ func (f diskFile) Size() (int64, error) {
 }
 
 // writeWhole makes a file appear under its name with all of its content or not at all, also across
-// a power cut: a temporary file, synced, renamed, its directory synced.
-func writeWhole(fsys fileSystem, name string, content []byte) error {
+// a power cut: a temporary file, synced, renamed, its directory synced. If it fails, renamed says
+// that it may be there all the same.
+func writeWhole(fsys fileSystem, name string, content []byte) (renamed bool, err error) {
 	tmp := name + tmpSuffix
 	f, err := fsys.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
-		return err
+		return false, err
 	}
 	_, err = f.WriteAt(content, 0)
 	if err == nil {
@@ -95,14 +96,15 @@ func writeWhole(fsys fileSystem, name string, content []byte) error {
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
-	if err == nil {
-		err = fsys.Rename(tmp, name)
-	}
 	if err != nil {
 		_ = fsys.Remove(tmp) // best effort: a leftover is removed at the next open
-		return err
+		return false, err
 	}
-	return fsys.SyncDir(filepath.Dir(name))
+	if err := fsys.Rename(tmp, name); err != nil {
+		_ = fsys.Remove(tmp) // as above
+		return true, err
+	}
+	return true, fsys.SyncDir(filepath.Dir(name))
 }
 
 const tmpSuffix = ".tmp"

@@ -119,6 +119,9 @@ func (l *Log) examineSegments(fd *finding, numbers []uint64) error {
 		if slices.Contains(removed, e.number) {
 			continue
 		}
+		if e.base >= last.base && last.last >= e.last {
+			continue // all of it has been written again
+		}
 		seg, tail, err := l.examineSealed(h.log, e, overlap{last.base, last.last})
 		if err != nil {
 			return err
@@ -421,7 +424,11 @@ func (l *Log) secureTail(t *tailEnd) error {
 func (l *Log) startSegment(base abs.Position) error {
 	h := l.headerFor(base)
 	encoded := h.encode()
-	f, err := l.createSegment(h.number, encoded)
+	f, appeared, err := l.createSegment(h.number, encoded)
+	if err != nil && isFull(err) && !appeared {
+		l.dropBallast()
+		f, _, err = l.createSegment(h.number, encoded)
+	}
 	if err != nil {
 		return err
 	}
