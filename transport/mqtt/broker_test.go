@@ -270,6 +270,12 @@ func (l *logDouble) setFull(full bool) {
 	l.full = full
 }
 
+func (l *logDouble) setFail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail = err
+}
+
 // release makes the nth append durable.
 func (l *logDouble) release(n int) {
 	l.mu.Lock()

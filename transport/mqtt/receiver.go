@@ -36,7 +36,8 @@ type receiver struct {
 	linger  alarm // messages have waited long enough
 	retry   alarm // the log is full; try again
 	suback  alarm // SUBACK is overdue
-	retries int   // in a row that found the log full
+	retries int   // attempts in a row that the log refused
+	full    bool  // the log was full at the last attempt
 
 	payload, ids []byte // of the batch in the making
 	acks         []byte
@@ -329,9 +330,12 @@ func (r *receiver) flush(lingered bool) error {
 			r.linger.start(linger)
 			return nil
 		}
-		if err := r.logSome(); errors.Is(err, dataflow.ErrLogFull) {
-			r.waitForLog()
-		} else if err != nil {
+		switch err := r.logSome(); {
+		case errors.Is(err, dataflow.ErrLogFull):
+			r.waitForLog(true)
+		case errors.Is(err, dataflow.ErrClosed): // ctx ends soon, or the log opens again
+			r.waitForLog(false)
+		case err != nil:
 			return err
 		}
 	}
@@ -339,9 +343,11 @@ func (r *receiver) flush(lingered bool) error {
 	return nil
 }
 
-// waitForLog leaves the messages unacknowledged where they are and sets the time to try again.
-func (r *receiver) waitForLog() {
-	if r.retries == 0 {
+// waitForLog leaves the messages unacknowledged where they are and sets the time to try again. Only
+// a full log is news.
+func (r *receiver) waitForLog(full bool) {
+	if full && !r.full {
+		r.full = true
 		r.src.logFull(true)
 		r.src.deps.Log.Warn("the input log is full; messages stay unacknowledged until it has room")
 	}
@@ -362,8 +368,9 @@ func (r *receiver) logged(taken int, u *unit) {
 	clear(r.queue[:taken])
 	r.queue = r.queue[taken:]
 	r.src.waiting.Store(int64(r.queueBytes))
-	if r.retries > 0 {
-		r.retries = 0
+	r.retries = 0
+	if r.full {
+		r.full = false
 		r.src.logFull(false)
 		r.src.deps.Log.Info("the input log takes messages again")
 	}
@@ -422,6 +429,16 @@ func (r *receiver) whenDurable(u *unit) func() {
 	}
 }
 
+// giveUp drops what is not logged: QoS 1 and 2 come again, QoS 0 is lost and counted.
+func (r *receiver) giveUp() {
+	r.filterQueue(func(m message) bool {
+		if m.receipt == nil {
+			r.src.shed.Add(1)
+		}
+		return false
+	})
+}
+
 // stop waits briefly for what is under way, acknowledges it, and disconnects. After an error of the
 // log there is nothing to wait for.
 func (r *receiver) stop(cause error) {
@@ -436,8 +453,7 @@ func (r *receiver) stop(cause error) {
 			waiting = false
 		}
 	}
-	r.queue, r.queueBytes = nil, 0
-	r.src.waiting.Store(0)
+	r.giveUp()
 	if r.sess == nil {
 		return
 	}

@@ -85,7 +85,7 @@ type SourceStatus struct {
 	Repeated   uint64 // recognised by their packet identifier and not taken again
 	Logged     uint64 // records durable in the log
 	Acked      uint64 // messages acknowledged with PUBACK or PUBREC
-	Shed       uint64 // QoS 0 messages given up for want of room
+	Shed       uint64 // QoS 0 messages given up for want of room, or not logged when the source stopped
 	DeadLetter uint64 // messages kept as dead letters
 	WithoutID  uint64 // records logged without an id though the source names one
 
@@ -151,7 +151,7 @@ func (s *Source) Forget(ctx context.Context) error { return s.link.forget(ctx) }
 
 // Run receives until ctx ends, and then returns nil once everything that it started has ended. It
 // waits briefly for what it has logged to become durable and be acknowledged. An unreachable broker
-// is tried for ever and a full log waited for; an error is one of the log.
+// is tried for ever, and a log that is full or closed is waited for; an error is another one of the log.
 func (s *Source) Run(ctx context.Context, in dataflow.Ingest) error {
 	linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
 	sessions, linkEnded := make(chan *session), make(chan struct{})

@@ -275,6 +275,28 @@ func TestStopAcknowledgesWhatIsUnderWay(t *testing.T) {
 	p.end(run)
 }
 
+func TestClosedLogIsWaitedFor(t *testing.T) {
+	d, log, warn := newDouble(t), newLog(false), &warnings{}
+	log.fail = dataflow.ErrClosed
+	s := quick(t, SourceConfig{Broker: d.broker("c"), QoS: 1}, testDeps(warn))
+	run := startSource(t, s, log)
+	p := d.openSource(false)
+	p.publish(1, 1, false, "t", "x")
+	p.publish(0, 0, false, "t", "y")
+	p.settled()
+	log.setFail(nil)
+	p.expect("PUBACK 1")
+	log.wait(t, 2)
+	log.setFail(dataflow.ErrClosed)
+	p.publish(1, 2, false, "t", "z")
+	p.publish(0, 0, false, "t", "lost")
+	p.settled()
+	p.end(run)
+	if st := s.Status(); st.Acked != 1 || st.Shed != 1 || len(warn.all()) != 0 {
+		t.Errorf("status %+v, warnings %q", st, warn.all())
+	}
+}
+
 func TestLogErrorEndsTheSource(t *testing.T) {
 	d, log := newDouble(t), newLog(false)
 	log.fail = errors.New("disk gone")
