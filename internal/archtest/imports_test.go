@@ -58,8 +58,12 @@ var rules = []rule{
 		reason: "it looks at the source, not at the packages"},
 	{under: "internal/node", may: []string{"abs", "dataflow", "storage", "wasmops", "transport", "internal/api", "internal/web", "github.com", "golang.org/x"},
 		reason: "internal/node assembles an agent; commands, the demo and examples are above it"},
-	{under: "internal/demo", may: []string{"internal/api", "internal/node", "examples", "sdk", "dataflow/job", "github.com", "golang.org/x"},
-		reason: "the demo uses agents as anybody would: over HTTP and MQTT, in processes of their own"},
+	{under: "internal/ledger",
+		reason: "what was sent against what was counted is arithmetic"},
+	{under: "internal/fleet", may: []string{"internal/api"},
+		reason: "it starts and kills agents as processes and talks to them over HTTP"},
+	{under: "internal", may: []string{"examples", "sdk", "dataflow/job", "github.com", "golang.org/x"},
+		reason: "the demo and the tests of whole fleets use agents as anybody would: over HTTP and MQTT, in processes of their own"},
 	{under: "cmd/agent", may: []string{"abs", "dataflow", "storage", "wasmops", "transport", "internal", "examples", "sdk", "github.com", "golang.org/x"},
 		reason: "the command line"},
 }
@@ -188,6 +192,7 @@ func TestRulesRefuse(t *testing.T) {
 		{"internal/web", "internal/node"},
 		{"internal/demo", "transport/mqtt"},
 		{"internal/node", "internal/demo"},
+		{"internal/fleet", "storage"},
 	} {
 		i := slices.IndexFunc(rules, func(r rule) bool { return below(k[0], r.under) })
 		if rules[i].check(k[0], k[1]) == nil {
