@@ -22,9 +22,9 @@ import (
 	"github.com/weir-stream/weir/sdk"
 )
 
-// Files are all files of the examples.
+// Files are all files of the examples, without what was built beside them.
 //
-//go:embed wordcount ewma top-n demo
+//go:embed */README.md */job.yaml */*.go */*.jsonl demo/*/*.go demo/*/*.jsonl
 var Files embed.FS
 
 // Operators are the names of the operators, which are their folders.

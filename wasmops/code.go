@@ -7,15 +7,14 @@ import (
 
 // Reasons for refusing an instruction.
 var (
-	errTables    = errors.New("changes a table at run time, which a snapshot does not capture; build without the reference-types table instructions")
-	errDrop      = errors.New("drops a segment at run time, which a snapshot does not capture; build without passive segments (no shared memory)")
-	errThreads   = errors.New("uses threads (atomic instructions); build without them")
-	errExcept    = errors.New("uses WebAssembly exceptions; build without them")
-	errTailCall  = errors.New("uses tail calls; build without them")
-	errGC        = errors.New("uses garbage-collected or typed references; build without them")
-	errRelaxed   = errors.New("uses relaxed SIMD, whose results differ between machines; build without it")
-	errMultiMem  = errors.New("uses more than one memory")
-	errBlockType = errors.New("unknown block type")
+	errTables   = errors.New("changes a table at run time, which a snapshot does not capture; build without the reference-types table instructions")
+	errDrop     = errors.New("drops a segment at run time, which a snapshot does not capture; build without passive segments (no shared memory)")
+	errThreads  = errors.New("uses threads (atomic instructions); build without them")
+	errExcept   = errors.New("uses WebAssembly exceptions; build without them")
+	errTailCall = errors.New("uses tail calls; build without them")
+	errGC       = errors.New("uses garbage-collected or typed references; build without them")
+	errRelaxed  = errors.New("uses relaxed SIMD, whose results differ between machines; build without it")
+	errMultiMem = errors.New("uses more than one memory")
 )
 
 // walkFunction reads the instructions of one function body and fails on those whose effects a

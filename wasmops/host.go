@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -48,7 +47,7 @@ type Observer interface {
 
 // Options of a host. Zero values mean the defaults.
 type Options struct {
-	Modules     Modules
+	Modules     Modules  // where New finds modules; Check needs none
 	Observer    Observer // may be nil
 	CacheDir    string   // for compiled modules; empty: none. Nothing else may write there.
 	ModuleLimit int      // bytes, default [DefaultModuleLimit]
@@ -255,9 +254,4 @@ func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, stat
 		return nil, errors.Join(err, in.Close())
 	}
 	return in, nil
-}
-
-// Compiles says whether modules are compiled to machine code on this machine, rather than interpreted.
-func (h *Host) Compiles() bool {
-	return !h.opt.Interpreter && (runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64")
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/weir-stream/weir/dataflow"
@@ -122,7 +121,6 @@ func process(in *Instance, b dataflow.Batch) ([]string, error) {
 
 // memoryStore is a snapshot store of one operator: the newest value of every key.
 type memoryStore struct {
-	mu     sync.Mutex
 	values map[string]dataflow.Change
 }
 

@@ -24,11 +24,10 @@ type Module struct {
 	// Imports are the host functions that it asks for, as "module.name", in the module's order.
 	Imports []string
 
-	code        []byte   // rewritten binary
-	globals     []string // export names of the mutable globals, in index order
-	initialize  bool     // exports _initialize
-	start       bool     // had a start function, now exported as weir_start
-	definesData bool     // has data segments: memory is not zero when instantiated
+	code       []byte   // rewritten binary
+	globals    []string // export names of the mutable globals, in index order
+	initialize bool     // exports _initialize
+	start      bool     // had a start function, now exported as weir_start
 }
 
 // Globals is the number of mutable globals that a snapshot captures.
@@ -66,7 +65,7 @@ func prepare(wasm []byte, moduleLimit int, memoryLimit int64) (*Module, error) {
 	_, initialize := b.exports[exportInitialize]
 	return &Module{
 		Digest: Digest(wasm), Size: len(wasm), MinMemory: b.minMemory, Imports: b.imports,
-		code: code, globals: globals, initialize: initialize, start: b.start >= 0, definesData: b.data,
+		code: code, globals: globals, initialize: initialize, start: b.start >= 0,
 	}, nil
 }
 
@@ -126,7 +125,6 @@ type module struct {
 	globals   []global
 	exports   map[string]export
 	start     int64 // function index, -1: none
-	data      bool
 }
 
 // Section codes, in the order in which they must come.
@@ -208,7 +206,6 @@ func (b *module) section(id byte, body []byte) error {
 	case secCode:
 		return b.readCode(r)
 	default:
-		b.data = b.data || id == secData
 		return nil
 	}
 	if r.err == nil && r.at < len(r.b) {
@@ -325,7 +322,7 @@ func (b *module) readGlobals(r *reader) {
 		case r.err != nil:
 		case mut > 1:
 			r.failf("global with mutability %d", mut)
-		case mut == 1 && (g.typ == api.ValueTypeExternref || g.typ == 0x70):
+		case mut == 1 && (g.typ == 0x6f || g.typ == 0x70):
 			r.failf("global %d is a mutable reference, which a snapshot does not capture", len(b.globals))
 		case mut == 1 && g.typ == 0x7b:
 			r.failf("global %d is a mutable vector, which a snapshot does not capture", len(b.globals))

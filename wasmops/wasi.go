@@ -64,7 +64,7 @@ func wasiFunctions() []hostFunction {
 		f("path_readlink", wasiNoFile, i32, i32, i32, i32, i32, i32),
 		f("path_remove_directory", wasiNoFile, i32, i32, i32),
 		f("path_rename", wasiNoFile, i32, i32, i32, i32, i32, i32),
-		f("path_symlink", wasiNoLink, i32, i32, i32, i32, i32),
+		f("path_symlink", wasiNoFile, i32, i32, i32, i32, i32),
 		f("path_unlink_file", wasiNoFile, i32, i32, i32),
 		f("poll_oneoff", wasiPoll, i32, i32, i32, i32),
 		f("proc_raise", wasiNotSupported, i32),
@@ -81,11 +81,8 @@ func wasiFunctions() []hostFunction {
 func wasiNothing(*Instance, memory, []uint64) uint64      { return errnoSuccess }
 func wasiNotSupported(*Instance, memory, []uint64) uint64 { return errnoNotsup }
 
-// wasiNoFile serves everything that takes an open file or directory first: there is none.
+// wasiNoFile serves everything that takes an open file or directory: there is none.
 func wasiNoFile(*Instance, memory, []uint64) uint64 { return errnoBadf }
-
-// wasiNoLink serves path_symlink, whose descriptor is not its first parameter.
-func wasiNoLink(*Instance, memory, []uint64) uint64 { return errnoBadf }
 
 func standard(fd uint64) bool { return uint32(fd) <= 2 }
 

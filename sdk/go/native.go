@@ -39,6 +39,10 @@ var (
 	current *Harness
 )
 
+// Registered returns the operator that [Register] was called with, for the test of a main package. It
+// exists only in native builds.
+func Registered() Operator { return registered.op }
+
 // NewHarness makes an operator ready to process. Variables of the operator's package are not reset.
 func NewHarness(op Operator, config map[string]string) (*Harness, error) {
 	if op.Process == nil {

@@ -117,6 +117,13 @@ func TestMistakesPanic(t *testing.T) {
 	}
 }
 
+func TestRegistered(t *testing.T) {
+	Register(Operator{Outputs: []string{"a"}, Process: func(Record, *Out) error { return nil }})
+	if op := Registered(); len(op.Outputs) != 1 || op.Process == nil {
+		t.Errorf("registered operator is %+v", op.Outputs)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	_, err := NewHarness(Operator{Process: func(Record, *Out) error { return nil }, Init: func(c Config) error {
