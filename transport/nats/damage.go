@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -77,6 +78,9 @@ func inspect(opt ServerOptions) ([]string, error) {
 		opt.Log.Error("the process ended in several starts of JetStream in a row", "dir", opt.Dir, "starts", maxCrashedStarts)
 		return []string{storeDir(opt.Dir)}, forgetStarts(opt.Dir)
 	}
+	if damaged, err := damagedBlocks(opt); err != nil || len(damaged) > 0 {
+		return damaged, err
+	}
 	opt.Listen, opt.MQTTListen, opt.LeafListen, opt.LeafURL = "", "", "", ""
 	s, err := startOnce(opt)
 	if errors.Is(err, errStore) {
@@ -97,13 +101,9 @@ func inspect(opt ServerOptions) ([]string, error) {
 // stream of the same name would take up the rest, and of those whose messages cannot be read, to
 // which it neither writes nor says why.
 func (s *Server) damagedStreams(opt ServerOptions) ([]string, error) {
-	dir := filepath.Join(storeDir(opt.Dir), natsserver.DEFAULT_GLOBAL_ACCOUNT, "streams")
-	entries, err := os.ReadDir(dir)
-	if os.IsNotExist(err) {
-		return nil, nil // none yet
-	}
-	if err != nil {
-		return nil, fmt.Errorf("embedded NATS server: %w", err)
+	dirs, err := streamDirs(opt.Dir)
+	if err != nil || len(dirs) == 0 {
+		return nil, err
 	}
 	loaded, err := s.loadedStreams()
 	if err != nil {
@@ -115,21 +115,53 @@ func (s *Server) damagedStreams(opt ServerOptions) ([]string, error) {
 	}
 	defer c.Close()
 	var damaged []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
-			continue // half deleted; the server removes it
-		}
-		path := filepath.Join(dir, e.Name())
+	for _, dir := range dirs {
+		name := filepath.Base(dir)
 		err := errors.New("not loaded")
-		if loaded[e.Name()] {
-			err = c.readThrough(e.Name())
+		if loaded[name] {
+			err = c.readThrough(name)
 		}
 		if err != nil {
-			opt.Log.Error("JetStream stream is damaged", "stream", e.Name(), "error", err)
-			damaged = append(damaged, path)
+			opt.Log.Error("JetStream stream is damaged", "stream", name, "error", err)
+			damaged = append(damaged, dir)
 		}
 	}
 	return damaged, nil
+}
+
+// damagedBlocks lists the directories of streams that the server must not even load.
+func damagedBlocks(opt ServerOptions) ([]string, error) {
+	dirs, err := streamDirs(opt.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var damaged []string
+	for _, dir := range dirs {
+		if err := checkBlocks(dir); err != nil {
+			opt.Log.Error("JetStream stream is damaged", "stream", filepath.Base(dir), "error", err)
+			damaged = append(damaged, dir)
+		}
+	}
+	return damaged, nil
+}
+
+// streamDirs lists the directories of all streams, apart from half deleted ones, which the server removes.
+func streamDirs(dir string) ([]string, error) {
+	root := filepath.Join(storeDir(dir), natsserver.DEFAULT_GLOBAL_ACCOUNT, "streams")
+	entries, err := os.ReadDir(root)
+	if os.IsNotExist(err) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil // none yet, or no directory, of which the server complains
+	}
+	if err != nil {
+		return nil, fmt.Errorf("embedded NATS server: %w", err)
+	}
+	var dirs []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			dirs = append(dirs, filepath.Join(root, e.Name()))
+		}
+	}
+	return dirs, nil
 }
 
 func (s *Server) loadedStreams() (map[string]bool, error) {
