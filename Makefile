@@ -39,8 +39,8 @@ examples:
 demo:
 	$(GO) run ./cmd/agent demo
 
-release: $(PLATFORMS:%=dist/agent-%) dist/weir.service dist/mosquitto.conf dist/LICENSE
-	cd dist && sha256sum agent-* weir.service mosquitto.conf LICENSE > SHA256SUMS
+release: $(PLATFORMS:%=dist/agent-%) dist/weir.service dist/mosquitto.conf dist/LICENSE dist/LICENSES-OF-OTHERS
+	cd dist && sha256sum agent-* weir.service mosquitto.conf LICENSE* > SHA256SUMS
 	@ls -l dist
 
 # Always built: what it depends on is the whole module, which the compiler's cache knows better.
@@ -61,6 +61,10 @@ dist/weir.service dist/mosquitto.conf: dist/%: packaging/%
 dist/LICENSE: LICENSE
 	@mkdir -p dist
 	cp $< $@
+
+dist/LICENSES-OF-OTHERS: FORCE
+	@mkdir -p dist
+	packaging/licences > $@
 
 clean:
 	rm -rf bin dist
