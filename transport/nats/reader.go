@@ -241,10 +241,7 @@ func (r *reader) status(status string, h nats.Header) error {
 	case "404": // nothing there
 		r.waiting, r.caughtUp = 0, r.draining
 		return nil
-	case "408": // pull expired
-		if r.draining {
-			return fmt.Errorf("%w: %s %s", errBroken, status, h.Get("Description"))
-		}
+	case "408": // the pull has expired; or, draining, the server has not yet put the last one away
 		r.waiting = 0
 		return nil
 	case "409":
