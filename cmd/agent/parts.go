@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/weir-stream/weir/internal/demo"
 	"github.com/weir-stream/weir/internal/node"
 	"github.com/weir-stream/weir/wasmops/optest"
 )
@@ -24,6 +25,7 @@ type parts struct {
 func wired() parts {
 	return parts{
 		run:              node.Run,
+		demo:             demo.Run,
 		importCheckpoint: node.ImportCheckpoint,
 		testOperator:     optest.Run,
 	}

@@ -1,0 +1,83 @@
+package demo
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weir-stream/weir/internal/ledger"
+)
+
+// book is the ledger as the sensors' and the watcher's goroutines share it.
+type book struct {
+	mu     sync.Mutex
+	ledger *ledger.Ledger
+	newest time.Time // when the last new record came
+	waits  []wait
+}
+
+// wait is somebody who wants to know when the next new record comes.
+type wait struct {
+	match func(sensor string) bool
+	at    chan time.Time // capacity 1
+}
+
+func newBook() *book { return &book{ledger: ledger.New()} }
+
+func (b *book) sent(sensor string, seq uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ledger.Sent(sensor, seq)
+}
+
+// seen takes a message of a sink.
+func (b *book) seen(topic string, payload []byte) {
+	now := time.Now()
+	r, err := ledger.Decode(topic, payload)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.ledger.SeenOther(err)
+		return
+	}
+	if !b.ledger.Seen(r) {
+		return
+	}
+	b.newest = now
+	kept := b.waits[:0]
+	for _, w := range b.waits {
+		if w.match(r.Sensor) {
+			w.at <- now
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	b.waits = kept
+}
+
+// next tells when the next new record of a sensor that matches comes.
+func (b *book) next(match func(sensor string) bool) <-chan time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := wait{match, make(chan time.Time, 1)}
+	b.waits = append(b.waits, w)
+	return w.at
+}
+
+func (b *book) totals() ledger.Totals {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Totals()
+}
+
+// quiet is how long no new record has come.
+func (b *book) quiet() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Since(b.newest)
+}
+
+func (b *book) verdict() ledger.Verdict {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Verdict()
+}
