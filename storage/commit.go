@@ -63,8 +63,7 @@ func (l *Log) commit(b batch) bool {
 	for wait := l.opt.retry; ; wait = min(2*wait, maxRetry) {
 		err := l.store(&b)
 		if err == nil {
-			l.publish(b)
-			l.settle()
+			l.publish(b, true)
 			l.notify.call(b.last)
 			return true
 		}
@@ -323,7 +322,8 @@ func (l *Log) createSegment(number uint64, encoded []byte) (f file, appeared boo
 }
 
 // publish makes a stored batch known: to the segment's numbers, to followers, to those who wait.
-func (l *Log) publish(b batch) {
+// Settled says that nothing else is on its way and the log is in order.
+func (l *Log) publish(b batch, settled bool) {
 	spans := map[uint32]span{}
 	seg := l.active()
 	start := seg.length
@@ -344,6 +344,11 @@ func (l *Log) publish(b batch) {
 	if b.last > l.Synced() { // not so if only segments were given up while earlier entries are written again
 		l.synced.Store(uint64(b.last))
 	}
+	if settled {
+		l.inflight = 0
+		l.err = nil
+		l.room.Broadcast()
+	}
 	l.release(b.last)
 	l.evict(seg.keepFrom())
 	l.wake(b.last)
@@ -360,15 +365,6 @@ func (l *Log) release(upto abs.Position) {
 			l.retire()
 		}
 	}
-}
-
-// settle says that the log is in order and nothing is on its way.
-func (l *Log) settle() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.inflight = 0
-	l.err = nil
-	l.room.Broadcast()
 }
 
 // index finds the spans of a batch that was written at off and returns where it ends.
@@ -453,17 +449,16 @@ func (l *Log) discard(numbers []uint64) {
 // the latest when the log is opened.
 func (l *Log) removeGarbage() {
 	l.mu.Lock()
-	list := l.garbage
-	l.garbage = nil
+	list := slices.Clone(l.garbage)
 	l.mu.Unlock()
 	for _, s := range list {
 		err := l.opt.fs.Remove(segmentName(l.dir, s.number))
-		l.mu.Lock()
-		if err == nil || isMissing(err) {
-			l.used -= s.length
-		} else {
-			l.garbage = append(l.garbage, s)
+		if err != nil && !isMissing(err) {
+			continue
 		}
+		l.mu.Lock()
+		l.used -= s.length
+		l.garbage = slices.DeleteFunc(l.garbage, func(o *segment) bool { return o == s })
 		l.room.Broadcast()
 		l.mu.Unlock()
 	}
@@ -489,7 +484,7 @@ func (l *Log) freeOnFullDisk(b *batch) {
 		l.failed(fmt.Errorf("log %s: give space back: %w", l.dir, err))
 		return
 	}
-	l.publish(only)
+	l.publish(only, false)
 	b.meta = commit{}
 }
 

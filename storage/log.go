@@ -285,8 +285,8 @@ func (s *LogStream) Append(kind dataflow.EntryKind, data ...[]byte) (abs.Positio
 	for _, d := range data {
 		n += len(d)
 	}
-	if n > MaxEntry {
-		return 0, fmt.Errorf("log %s, stream %s: entry of %d bytes, at most %d", s.log.dir, s.name, n-recordHeader, MaxEntry-recordHeader)
+	if n > recordHeader+MaxEntry {
+		return 0, fmt.Errorf("log %s, stream %s: entry of %d bytes, at most %d", s.log.dir, s.name, n-recordHeader, MaxEntry)
 	}
 	l := s.log
 	l.mu.Lock()
@@ -448,8 +448,8 @@ func (l *Log) WaitSynced(ctx context.Context, pos abs.Position) error {
 	}
 }
 
-// Notify calls f after each commit with the position up to which the log is durable, until cancel
-// is called. The committer makes the calls one after the other and waits for each, so f must be
+// Notify calls f after each commit, also one that only gave space back, with the position up to which
+// the log is durable, until cancel is called. The committer makes the calls one after the other and waits for each, so f must be
 // quick and must not wait for the log. A call under way when cancel is called may still be running
 // when it returns.
 func (l *Log) Notify(f func(abs.Position)) (cancel func()) { return l.notify.add(f) }
@@ -470,7 +470,7 @@ type LogUsage struct {
 	Bytes    int64 // of segment files and of what waits for the disk
 	Budget   int64
 	Ingest   int64 // bytes that ingest entries can still take
-	Segments int
+	Segments int   // files
 }
 
 // Usage is the room that the log takes.
@@ -478,7 +478,7 @@ func (l *Log) Usage() LogUsage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	used := l.used + int64(l.inflight+l.pending.bytes)
-	return LogUsage{Bytes: used, Budget: l.opt.Budget, Ingest: max(0, l.limit(dataflow.EntryIngest)-used), Segments: len(l.segs)}
+	return LogUsage{Bytes: used, Budget: l.opt.Budget, Ingest: max(0, l.limit(dataflow.EntryIngest)-used), Segments: len(l.segs) + len(l.garbage)}
 }
 
 // Close makes durable what was appended, waits for the committer and closes the files. Its error

@@ -279,7 +279,8 @@ func randomCuts(t *testing.T, seed int64) {
 			c.cutAt = c.ops + 1 + rng.Intn(80)
 		}
 		if rng.Intn(3) == 0 {
-			c.syncFail = func(string) bool { return rng.Intn(12) == 0 }
+			own := rand.New(rand.NewSource(rng.Int63())) // the committer's
+			c.syncFail = func(string) bool { return own.Intn(12) == 0 }
 		}
 		l, err := OpenLog("d", smallLog(c))
 		if err != nil {

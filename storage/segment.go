@@ -24,7 +24,7 @@ const (
 
 // Bounds of the format.
 const (
-	// MaxEntry is the largest entry of the log in bytes: more than three of the largest frames.
+	// MaxEntry is the largest data of an entry of the log in bytes: more than three of the largest frames.
 	MaxEntry = 1 << 20
 	// maxStreamName keeps the table at the head of each segment small.
 	maxStreamName = 1 << 10
