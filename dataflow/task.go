@@ -87,7 +87,8 @@ type Recovery struct {
 	TookMS   float64
 }
 
-// Task runs one task. Everything but Status, Record, Purgeable and SinkEvents belongs to the goroutine of Run.
+// Task runs one task. Everything but Status, NewestEpoch, Record, Purgeable and SinkEvents belongs to
+// one goroutine, that of Run.
 type Task struct {
 	spec TaskSpec
 	env  Env
@@ -171,25 +172,26 @@ func (t *Task) Record(r abs.EpochRecord) {
 
 // Run restores the task and runs it until ctx ends or it fails. A [DiffError] means that replay has
 // shown a difference: running it again cannot help.
+//
+// All that a task does is in Open, HandOver, Step, Settle, Deliver, TakeGrant, Asked, Tick and Close,
+// none of which waits: Run calls them as events come, and another driver may call them in any order
+// after Open, from one goroutine.
 func (t *Task) Run(ctx context.Context) (err error) {
 	defer func() {
-		if e := t.chain.close(); err == nil && e != nil {
+		if e := t.Close(); err == nil {
 			err = e
 		}
-		if t.follow != nil {
-			t.follow.Close()
-		}
 	}()
-	if err := t.start(ctx); err != nil {
+	if err := t.Open(ctx); err != nil {
 		return err
 	}
-	if t.env.Output != nil {
-		t.env.Output.Ask()
-	}
 	for {
-		busy, err := t.advance(ctx)
-		if err != nil {
-			return err
+		t.HandOver()
+		busy := true
+		for i := 0; busy && i < stepBurst; i++ {
+			if busy, err = t.Step(ctx); err != nil {
+				return err
+			}
 		}
 		if err := t.listen(ctx, busy); err != nil {
 			if ctx.Err() != nil {
@@ -200,10 +202,29 @@ func (t *Task) Run(ctx context.Context) (err error) {
 	}
 }
 
+// Open restores the task: to the newest state it has of its generation, else to the generation's
+// initial state.
+func (t *Task) Open(ctx context.Context) error {
+	if err := t.start(ctx); err != nil {
+		return err
+	}
+	if t.env.Output != nil {
+		t.env.Output.Ask()
+	}
+	return nil
+}
+
+// Close ends the task's operators and its reading of the log.
+func (t *Task) Close() error {
+	if t.follow != nil {
+		t.follow.Close()
+	}
+	return t.chain.close()
+}
+
 // listen takes the events that are there, and waits for one if the task has nothing to do.
 func (t *Task) listen(ctx context.Context, busy bool) error {
 	if !busy {
-		t.sendGrants(false)
 		if err := t.wait(ctx); err != nil {
 			return err
 		}
@@ -214,7 +235,7 @@ func (t *Task) listen(ctx context.Context, busy bool) error {
 			if !ok {
 				return errors.New("the input stream was closed")
 			}
-			if err := t.deliver(d); err != nil {
+			if err := t.Deliver(d); err != nil {
 				return err
 			}
 			continue
@@ -235,22 +256,20 @@ func (t *Task) deliveries(busy bool) <-chan Delivery {
 
 // poll takes the events other than deliveries without waiting.
 func (t *Task) poll(ctx context.Context) error {
-	for _, f := range t.mail.take() {
-		f()
-	}
+	t.Settle()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case g := <-t.grants():
-			if err := t.takeGrant(ctx, g); err != nil {
+			if err := t.TakeGrant(ctx, g); err != nil {
 				return err
 			}
 			continue
 		case <-t.asked():
-			t.sendGrants(true)
+			t.Asked()
 		case <-t.env.Ticks:
-			t.onTick()
+			t.Tick()
 		default:
 			return nil
 		}
@@ -273,13 +292,13 @@ func (t *Task) wait(ctx context.Context) error {
 		if !ok {
 			return errors.New("the input stream was closed")
 		}
-		return t.deliver(d)
+		return t.Deliver(d)
 	case g := <-t.grants():
-		return t.takeGrant(ctx, g)
+		return t.TakeGrant(ctx, g)
 	case <-t.asked():
-		t.sendGrants(true)
+		t.Asked()
 	case <-t.env.Ticks:
-		t.onTick()
+		t.Tick()
 	case <-t.env.Synced:
 	case <-t.mail.signal:
 	case <-ready:
@@ -302,7 +321,18 @@ func (t *Task) asked() <-chan struct{} {
 	return t.env.Input.Asked()
 }
 
-func (t *Task) onTick() {
+// Settle takes the completions that other goroutines have reported: of frames, parts and sinks.
+func (t *Task) Settle() {
+	for _, f := range t.mail.take() {
+		f()
+	}
+}
+
+// Asked answers a sender's question for grants.
+func (t *Task) Asked() { t.sendGrants(true) }
+
+// Tick tells the task that 100 ms have passed.
+func (t *Task) Tick() {
 	t.tick++
 	if t.tick >= t.grantTick+grantTicks {
 		t.sendGrants(true)
@@ -323,8 +353,8 @@ func (t *Task) unknown() bool {
 	return false
 }
 
-// deliver takes a delivery of the input stream.
-func (t *Task) deliver(d Delivery) error {
+// Deliver takes a delivery of the input stream. Its frame becomes the task's.
+func (t *Task) Deliver(d Delivery) error {
 	switch {
 	case d.Reset:
 		t.inbox.restart()
@@ -355,8 +385,8 @@ func (t *Task) sendGrants(all bool) {
 	}
 }
 
-// takeGrant takes a receiver's grant; it may ask for what is not at hand any more.
-func (t *Task) takeGrant(ctx context.Context, g Grant) error {
+// TakeGrant takes a receiver's grant; it may ask for what is not at hand any more.
+func (t *Task) TakeGrant(ctx context.Context, g Grant) error {
 	o := t.outlet(g.Channel)
 	if o == nil {
 		return nil
@@ -383,28 +413,23 @@ func (t *Task) outlet(channel int) *outlet {
 	return nil
 }
 
-// advance hands over what may leave and takes steps while it can.
-func (t *Task) advance(ctx context.Context) (busy bool, err error) {
-	t.handOver()
-	for range stepBurst {
-		if t.stalled() || !t.allowed() {
-			return false, nil
-		}
-		stepped, err := t.step()
-		if err != nil {
+// Step takes one step and hands over what may leave. If there is none to take it tells the senders
+// what was consumed and returns false.
+func (t *Task) Step(ctx context.Context) (bool, error) {
+	stepped := false
+	if !t.stalled() && t.allowed() {
+		var err error
+		if stepped, err = t.step(); err != nil {
 			if stepped, err = t.failed(ctx, err); err != nil {
 				return false, err
 			}
 		}
-		t.handOver()
-		if !stepped {
-			return false, nil
-		}
-		if t.consumedMuch() {
-			t.sendGrants(false)
-		}
+		t.HandOver()
 	}
-	return true, nil
+	if !stepped || t.consumedMuch() {
+		t.sendGrants(false)
+	}
+	return stepped, nil
 }
 
 // consumedMuch says whether a sender waits for news: a quarter of what it may have under way.
@@ -442,8 +467,8 @@ func (t *Task) stalled() bool {
 	return false
 }
 
-// handOver lets go what the log is synced past.
-func (t *Task) handOver() {
+// HandOver lets go what the log is synced past.
+func (t *Task) HandOver() {
 	synced := t.env.Log.Synced()
 	for _, o := range t.outs {
 		t.reserve(o)
