@@ -33,7 +33,8 @@ type LeaseOptions struct {
 // every third of its time to live; who sees it unchanged for that time by its own clock takes it over
 // with the next term. The holder stops acting when it has not managed to write it for two thirds of
 // the time, counted from before the last write that succeeded, hence before another can begin, however
-// the clocks are set, as long as they run equally fast within a third.
+// the clocks are set, as long as they run equally fast within a third. A machine that sleeps does not
+// count that time: what is done under a lease must carry its term, so that an old one is refused.
 type Lease struct {
 	kv  *KV
 	key string
@@ -121,7 +122,7 @@ func (l *Lease) acquire(ctx context.Context) (held, error) {
 				return h, nil
 			}
 		}
-		if err := sleep(ctx, l.opt.TTL/6); err != nil {
+		if err := sleep(ctx, l.opt.TTL/4); err != nil {
 			return held{}, err
 		}
 	}

@@ -180,8 +180,26 @@ func serverOptions(opt ServerOptions, internal User) (*natsserver.Options, error
 	if err := leafOptions(&o.LeafNode, opt); err != nil {
 		return nil, err
 	}
+	if err := checkUsers(opt); err != nil {
+		return nil, err
+	}
 	addUsers(o, opt, internal)
 	return o, nil
+}
+
+// checkUsers refuses names that the server's one table of users cannot hold.
+func checkUsers(opt ServerOptions) error {
+	seen := make(map[string]bool)
+	for _, u := range append(append([]User(nil), opt.Users...), opt.MQTTUsers...) {
+		switch {
+		case u.Name == "" || u.Password == "":
+			return fmt.Errorf("embedded NATS server: user %q: a name and a password are needed", u.Name)
+		case seen[u.Name]:
+			return fmt.Errorf("embedded NATS server: user %q is named twice; NATS and MQTT users need different names", u.Name)
+		}
+		seen[u.Name] = true
+	}
+	return nil
 }
 
 func mqttOptions(o *natsserver.MQTTOpts, opt ServerOptions) (err error) {

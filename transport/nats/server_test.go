@@ -52,6 +52,8 @@ func TestWrongServerOptions(t *testing.T) {
 		{Dir: t.TempDir(), Name: "x", MQTTListen: ":x"},
 		{Dir: t.TempDir(), Name: "x", LeafURL: "::"},
 		{Dir: t.TempDir(), Name: "x", Prefix: "a.b"},
+		{Dir: t.TempDir(), Name: "x", Users: []User{{"a", "x"}}, MQTTUsers: []User{{"a", "y"}}},
+		{Dir: t.TempDir(), Name: "x", Users: []User{{"a", ""}}},
 	} {
 		opt.Log = quiet()
 		if s, err := StartServer(opt); err == nil {

@@ -81,11 +81,11 @@ func (w *watch) read(ctx context.Context) (progress bool, err error) {
 	defer r.close()
 	for {
 		m, err := r.next(ctx)
+		w.contact = time.Now() // heartbeats came until now, or nearly
 		if err != nil {
 			return progress, err
 		}
 		progress = true
-		w.contact = time.Now()
 		if err := w.give(m); err != nil {
 			return progress, eachError{err}
 		}
