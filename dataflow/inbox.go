@@ -46,8 +46,10 @@ type inChannel struct {
 	tailSum frame.Sum
 	held    []heldFrame
 	places  []place // frames in the stream, for purging
-	rewind  bool    // next is not to be had from the stream
+	gap     bool    // the number after those held is not to be had from the stream
+	rewind  bool    // gap, and nothing else is left to do first: the sender must send from next again
 	dropped bool    // frames were dropped for want of memory: they are still in the stream
+	want    int     // items that replay takes next at once: they are held whatever the budget says
 	ended   bool
 	granted abs.Seq // next of the last grant sent
 }
@@ -82,7 +84,7 @@ func newInbox(gen abs.Generation, chans []InChannel) *inbox {
 // seek sets what the task has consumed of a channel and forgets what is held.
 func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 	c.next, c.sum, c.tail, c.tailSum = next, sum, next, sum
-	c.held, c.rewind, c.dropped, c.granted = nil, false, false, 0
+	c.held, c.gap, c.rewind, c.dropped, c.want, c.granted = nil, false, false, false, 0, 0
 }
 
 // restart forgets everything held: the stream is read from its beginning.
@@ -97,11 +99,11 @@ func (in *inbox) restart() {
 // accept takes a frame from the stream. The frame's bytes become the inbox's.
 func (in *inbox) accept(d Delivery) error {
 	h, payload, err := frame.Decode(d.Frame)
+	c := in.byIndex[d.Channel]
 	if err != nil {
-		in.jumps++ // as if it had not come: its numbers will be missed and sent again
+		in.missing(c) // as if it had not come
 		return nil
 	}
-	c := in.byIndex[d.Channel]
 	if c == nil || h.Generation != uint32(in.gen) || h.Incarnation != c.Incarnation {
 		in.stale++
 		return nil
@@ -116,15 +118,30 @@ func (in *inbox) accept(d Delivery) error {
 		return nil
 	}
 	if first > c.tail {
-		in.jumps++
-		c.rewind = !c.dropped && !in.reading
+		in.missing(c)
 		return nil
 	}
-	if in.bytes+len(payload) > asideBudget && len(c.held) > 0 {
+	if in.bytes+len(payload) > asideBudget && c.wanted() {
 		c.dropped = true
 		return nil
 	}
 	return in.hold(c, h, payload)
+}
+
+// missing notes that a frame of the channel, nil if it is none of ours, cannot be used.
+func (in *inbox) missing(c *inChannel) {
+	in.jumps++
+	if c != nil && !c.dropped {
+		c.gap = true
+		in.settle(c)
+	}
+}
+
+// settle asks the sender for what is missing, once what is held has been taken and the stream, which
+// may still bring it, has been read through: asked earlier, a sender that no longer has what is held
+// would have to make it again.
+func (in *inbox) settle(c *inChannel) {
+	c.rewind = c.gap && !c.dropped && !in.reading && len(c.held) == 0
 }
 
 // hold trims what the channel has off the front and holds the rest.
@@ -143,7 +160,7 @@ func (in *inbox) hold(c *inChannel, h frame.Header, payload []byte) error {
 		payload: payload[skip:], after: h.After, arrival: in.arrival,
 	}
 	c.held = append(c.held, f)
-	c.tail, c.tailSum, c.rewind = f.last()+1, h.After, false
+	c.tail, c.tailSum, c.gap, c.rewind = f.last()+1, h.After, false, false
 	in.bytes += len(f.payload)
 	return nil
 }
@@ -167,18 +184,27 @@ func (in *inbox) pick(blocked func(abs.ChannelID) bool) *inChannel {
 	return best
 }
 
-// has says whether count items from next on are held.
-func (c *inChannel) has(count int) bool { return c.tail >= c.next+abs.Seq(count) }
+// has says whether count items from next on are held. If not, they are waited for.
+func (c *inChannel) has(count int) bool {
+	c.want = count
+	return c.wanted()
+}
+
+// wanted says whether what the task takes next is held: one frame, or what replay asked for. The
+// sender may have cut that into several frames this time.
+func (c *inChannel) wanted() bool { return c.tail >= c.next+abs.Seq(max(1, c.want)) }
 
 // take consumes count items from next on: one run of records or one mark. They may come from
 // several frames when the sender has cut them elsewhere the second time.
 func (in *inbox) take(c *inChannel, count int) (kind frame.Kind, payload []byte) {
+	defer in.settle(c)
+	c.want = 0
 	f := &c.held[0]
 	if f.count == count {
 		c.sum, c.next = f.after, f.last()+1
 		in.bytes -= len(f.payload)
 		kind, payload = f.kind, f.payload
-		c.held = c.held[1:]
+		c.pop()
 		return kind, payload
 	}
 	var run bytes.Buffer
@@ -197,10 +223,15 @@ func (in *inbox) take(c *inChannel, count int) (kind frame.Kind, payload []byte)
 		f.first, f.count, f.payload = f.first+abs.Seq(n), f.count-n, f.payload[size:]
 		in.bytes -= size
 		if f.count == 0 {
-			c.held = c.held[1:]
+			c.pop()
 		}
 	}
 	return frame.Data, run.Bytes()
+}
+
+func (c *inChannel) pop() {
+	c.held[0] = heldFrame{} // its memory may go
+	c.held = c.held[1:]
 }
 
 // drained marks the channels whose next number was not in the stream when it was read through.
@@ -208,16 +239,14 @@ func (in *inbox) drained() {
 	in.reading = false
 	for _, c := range in.chans {
 		if len(c.held) == 0 && !c.dropped && !c.ended {
-			c.rewind = true
+			c.gap = true
 		}
+		in.settle(c)
 	}
 }
 
 // starved says that frames of the channel were dropped for want of memory and are needed now.
-func (c *inChannel) starved() bool { return c.dropped && len(c.held) == 0 }
-
-// room says whether the inbox wants more frames than those needed for the channel it waits for.
-func (in *inbox) room() bool { return in.bytes < asideBudget }
+func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
 
 // purgeable returns the stream sequence of the channel's last frame whose items are all at most
 // upto, 0 if there is none, and forgets those up to it.
