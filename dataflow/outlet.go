@@ -114,7 +114,7 @@ func (o *outlet) add(record []byte, cause abs.Position) {
 
 // addAll appends encoded records.
 func (o *outlet) addAll(records []byte, count int, cause abs.Position) error {
-	if o.build == nil && len(records) <= frame.TargetSize {
+	if o.build == nil && count > 0 && len(records) <= frame.TargetSize {
 		o.build = append(o.pool.get(), records...)
 		o.buildCount = count
 		return nil
@@ -348,4 +348,7 @@ func (o *outlet) seek(sent abs.Seq, sum frame.Sum, epoch abs.Epoch) {
 	o.window, o.sent, o.under, o.unsent = nil, 0, 0, 0
 	o.free = max(o.free, o.highest)
 	o.next, o.sum, o.epoch, o.acked = sent+1, sum, epoch, sent
+	if o.granted {
+		o.checkAt = o.have // what is made again is compared again
+	}
 }
