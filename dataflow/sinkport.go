@@ -25,6 +25,7 @@ type sinkPort struct {
 	bytes int
 
 	taken     abs.Seq // by the sink
+	confirmed abs.Seq // by the sink, whether or not the port has made the item again since a restore
 	handed    abs.Seq // by the sink, to the outside
 	handedSum frame.Sum
 	logged    abs.Seq // handed, as the log says
@@ -39,7 +40,8 @@ type portItem struct {
 	record []byte // encoded
 }
 
-// add gives the record its number. The record is copied.
+// add gives the record its number. The record is copied, unless it was handed over before: also one
+// that the sink has confirmed while the task was being restored.
 func (p *sinkPort) add(record []byte, cause abs.Position) error {
 	n := p.next
 	p.next++
@@ -54,6 +56,11 @@ func (p *sinkPort) add(record []byte, cause abs.Position) error {
 		}
 		return nil
 	}
+	if n <= p.confirmed {
+		p.heldBack++
+		p.handed, p.handedSum = n, p.sum
+		return nil
+	}
 	p.items = append(p.items, portItem{n, p.sum, cause, append([]byte(nil), record...)})
 	p.bytes += len(record)
 	return nil
@@ -64,12 +71,9 @@ func (p *sinkPort) full() bool { return len(p.items) >= sinkItems || p.bytes >= 
 // offer hands items to the sink whose cause the log is synced past.
 func (p *sinkPort) offer(synced abs.Position) {
 	var batch []SinkItem
-	for _, it := range p.items {
+	for _, it := range p.items[p.untaken():] {
 		if it.cause > synced {
 			break
-		}
-		if it.number <= p.taken {
-			continue
 		}
 		rec, _, err := frame.Next(it.record)
 		if err != nil {
@@ -77,21 +81,39 @@ func (p *sinkPort) offer(synced abs.Position) {
 		}
 		batch = append(batch, SinkItem{it.number, p.channel, rec})
 	}
-	if len(batch) > 0 {
-		p.taken += abs.Seq(p.sink.Offer(batch))
+	if len(batch) == 0 {
+		return
+	}
+	if n := p.sink.Offer(batch); n > 0 {
+		p.taken = batch[n-1].Number
 	}
 }
 
+// untaken is the index of the first item that the sink has not taken. Numbers are without gaps.
+func (p *sinkPort) untaken() int {
+	if len(p.items) == 0 || p.items[0].number > p.taken {
+		return 0
+	}
+	return min(int(p.taken-p.items[0].number)+1, len(p.items))
+}
+
 // confirm notes that the sink has handed over up to a number, and returns the entry for the log
-// when that is news.
+// when that is news. What the sink confirms may lie ahead of what the task has made again.
 func (p *sinkPort) confirm(upto abs.Seq) (handedEntry, bool) {
+	p.confirmed = max(p.confirmed, upto)
 	n := 0
 	for n < len(p.items) && p.items[n].number <= upto {
 		p.bytes -= len(p.items[n].record)
 		p.handed, p.handedSum = p.items[n].number, p.items[n].sum
 		n++
 	}
+	clear(p.items[:n]) // their memory may go
 	p.items = p.items[n:]
+	return p.news()
+}
+
+// news returns the entry for the log when more has been handed over than it says.
+func (p *sinkPort) news() (handedEntry, bool) {
 	if p.handed <= p.logged {
 		return handedEntry{}, false
 	}
