@@ -20,11 +20,13 @@ type dedupe struct {
 	keys   map[string]*idRing
 }
 
-// idRing remembers 128-bit hashes of id and payload, the oldest overwritten first.
+// idRing remembers 128-bit hashes of id and payload, the oldest overwritten first: message n, from
+// 0, is in slot n modulo window.
 type idRing struct {
-	lo, hi []uint64
-	n      uint64 // messages ever put
-	dirty  map[int]bool
+	lo, hi   []uint64
+	n        uint64 // messages ever put
+	dirty    map[int]bool
+	restored bool // maybe from another window: to be fitted before use
 }
 
 func newDedupe(window int) *dedupe { return &dedupe{window: window, keys: map[string]*idRing{}} }
@@ -37,6 +39,7 @@ func (d *dedupe) repeat(key, id, payload []byte) bool {
 		r = &idRing{dirty: map[int]bool{}}
 		d.keys[string(key)] = r
 	}
+	r.fit(d.window)
 	for i, lo := range r.lo {
 		if lo == h.Lo && r.hi[i] == h.Hi {
 			return true
@@ -57,11 +60,34 @@ func (r *idRing) put(h xxh3.Uint128, window int) {
 	r.dirty[slot/chunkSlots] = true
 }
 
+// fit lays a restored ring out for the window, which another version of the job may have changed:
+// the newest messages that it has room for.
+func (r *idRing) fit(window int) {
+	if !r.restored {
+		return
+	}
+	r.restored = false
+	was := uint64(len(r.lo))
+	if was == uint64(window) || r.n == was && was < uint64(window) {
+		return
+	}
+	keep := min(r.n, was, uint64(window))
+	lo, hi := make([]uint64, 0, keep), make([]uint64, 0, keep)
+	for n := r.n - keep; n < r.n; n++ {
+		lo, hi = append(lo, r.lo[n%was]), append(hi, r.hi[n%was])
+	}
+	r.lo, r.hi, r.n = lo, hi, keep
+	for c := 0; c*chunkSlots < len(lo); c++ {
+		r.dirty[c] = true
+	}
+}
+
 // freeze returns the chunks that changed since the last freeze, or all. A chunk's key is the record
 // key and the chunk's number (2 bytes), its value the count of messages and the hashes.
 func (d *dedupe) freeze(full bool) []Change {
 	var out []Change
 	for key, r := range d.keys {
+		r.fit(d.window)
 		for c := 0; c*chunkSlots < len(r.lo); c++ {
 			if full || r.dirty[c] {
 				out = append(out, Change{SpaceDedupe, chunkKey(key, c), r.chunk(c)})
@@ -86,7 +112,8 @@ func (r *idRing) chunk(c int) []byte {
 	return b
 }
 
-// restore takes one saved chunk. Chunks of a key come in ascending order.
+// restore takes one saved chunk. Chunks of a key come in ascending order. A window changes only with
+// the generation, whose first snapshot is full, so that no chunk of a larger one is left behind it.
 func (d *dedupe) restore(key, value []byte) {
 	name := string(key[:len(key)-2])
 	r := d.keys[name]
@@ -94,6 +121,7 @@ func (d *dedupe) restore(key, value []byte) {
 		r = &idRing{dirty: map[int]bool{}}
 		d.keys[name] = r
 	}
+	r.restored = true
 	r.n = max(r.n, binary.LittleEndian.Uint64(value))
 	for b := value[8:]; len(b) >= 16; b = b[16:] {
 		r.lo = append(r.lo, binary.LittleEndian.Uint64(b))
