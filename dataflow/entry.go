@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -37,7 +38,7 @@ func ingestHead(stamp int64, count, ids int) []byte {
 func decodeIngest(b []byte) (e ingestEntry, err error) {
 	r := entryReader{b: b}
 	e.stamp = r.i64()
-	e.count = int(r.uvarint())
+	e.count = r.int()
 	ids := r.uvarint()
 	e.ids = r.bytes(ids)
 	e.payload = r.b
@@ -82,9 +83,9 @@ func (e orderEntry) encode(dst []byte) []byte {
 func decodeOrder(b []byte) (e orderEntry, err error) {
 	r := entryReader{b: b}
 	e.stamp = r.i64()
-	e.channel = int(r.uvarint())
+	e.channel = r.int()
 	e.first = abs.Seq(r.uvarint())
-	e.count = int(r.uvarint())
+	e.count = r.int()
 	return e, r.err
 }
 
@@ -118,7 +119,7 @@ func (e handedEntry) encode() []byte {
 
 func decodeHanded(b []byte) (e handedEntry, err error) {
 	r := entryReader{b: b}
-	e.sink = int(r.uvarint())
+	e.sink = r.int()
 	e.number = abs.Seq(r.uvarint())
 	e.sum = frame.Sum(r.i64())
 	return e, r.err
@@ -135,7 +136,7 @@ func (e reserveEntry) encode() []byte {
 
 func decodeReserve(b []byte) (e reserveEntry, err error) {
 	r := entryReader{b: b}
-	e.channel = int(r.uvarint())
+	e.channel = r.int()
 	e.number = abs.Seq(r.uvarint())
 	return e, r.err
 }
@@ -155,7 +156,7 @@ func (e giveUpEntry) encode() []byte {
 func decodeGiveUp(b []byte) (e giveUpEntry, err error) {
 	r := entryReader{b: b}
 	e.pos = abs.Position(r.uvarint())
-	e.index = int(r.uvarint())
+	e.index = r.int()
 	e.reason = string(r.b)
 	return e, r.err
 }
@@ -166,11 +167,21 @@ type entryReader struct {
 	err error
 }
 
-func (r *entryReader) fail() {
+func (r *entryReader) fail(why string) {
 	if r.err == nil {
-		r.err = fmt.Errorf("%w: ends too early", errEntry)
+		r.err = fmt.Errorf("%w: %s", errEntry, why)
 	}
 	r.b = nil
+}
+
+// int reads a count or an index.
+func (r *entryReader) int() int {
+	v := r.uvarint()
+	if v > math.MaxInt32 {
+		r.fail(fmt.Sprintf("count or index %d", v))
+		return 0
+	}
+	return int(v)
 }
 
 func (r *entryReader) i64() int64 {
@@ -183,7 +194,7 @@ func (r *entryReader) i64() int64 {
 func (r *entryReader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
-		r.fail()
+		r.fail("a number is cut off or too large")
 		return 0
 	}
 	r.b = r.b[n:]
@@ -192,7 +203,7 @@ func (r *entryReader) uvarint() uint64 {
 
 func (r *entryReader) bytes(n uint64) []byte {
 	if n > uint64(len(r.b)) {
-		r.fail()
+		r.fail("ends too early")
 		return nil
 	}
 	b := r.b[:n:n]
