@@ -3,6 +3,7 @@ package dataflow
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -100,7 +101,8 @@ func (g *IngestLog) Synced(pos abs.Position) {
 	for n < len(g.waiting) && g.waiting[n].pos <= pos {
 		n++
 	}
-	ready := g.waiting[:n:n]
+	ready := slices.Clone(g.waiting[:n])
+	clear(g.waiting[:n]) // what the calls hold may go
 	g.waiting = g.waiting[n:]
 	g.mu.Unlock()
 	for _, w := range ready {
