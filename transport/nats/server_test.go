@@ -1,14 +1,17 @@
 package nats
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -381,5 +384,61 @@ func TestStateShowsOutages(t *testing.T) {
 	server.restart(false)
 	if err := c.WaitConnected(ctx); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// counting counts log records by message.
+type counting struct {
+	slog.Handler
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (c *counting) Handle(_ context.Context, r slog.Record) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count[r.Message]++
+	return nil
+}
+
+func (c *counting) Enabled(context.Context, slog.Level) bool { return true }
+
+func (c *counting) WithAttrs([]slog.Attr) slog.Handler { return c }
+
+func (c *counting) of(message string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count[message]
+}
+
+func TestOutageIsLoggedOnce(t *testing.T) {
+	addr := unused(t)
+	logged := &counting{Handler: slog.DiscardHandler, count: make(map[string]int)}
+	c, err := Connect(ConnectOptions{URL: "nats://" + addr, Log: slog.New(logged)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	changed, stop := c.Changed()
+	defer stop()
+	for range 3 { // attempts that fail
+		<-changed
+	}
+	if n := logged.of(unreachable); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+	s := startServer(t, ServerOptions{Listen: addr})
+	if err := c.WaitConnected(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	s.Shutdown()
+	for c.State().Connected || logged.of(unreachable) < 2 {
+		<-changed
+	}
+	for range 3 {
+		<-changed
+	}
+	if n := logged.of(unreachable); n != 2 {
+		t.Errorf("logged %d times in two outages", n)
 	}
 }
