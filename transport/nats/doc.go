@@ -15,6 +15,7 @@
 //	<prefix>.s.<job>.<generation>.<task>.<channel>  frames, taken by the task's stream
 //	<prefix>.g.<job>.<generation>.<channel>         grants, receiver to sender
 //	<prefix>.a.<job>.<generation>.<task>            a sender asks a task for grants
+//	<prefix>.call.<name>, <prefix>.say.<name>       calls and notices between agents
 //	<prefix>-agents, -jobs, -checkpoints, -operators, -meta   key-value buckets
 //	<prefix>-modules, -snapshots                    object stores
 //

@@ -289,7 +289,8 @@ func addUsers(o *natsserver.Options, opt ServerOptions, internal User) {
 // mqttPermissions denies what no topic may reach: a topic "$KV/weir-jobs/x" is the subject
 // "$KV.weir-jobs.x".
 func mqttPermissions(prefix string) *natsserver.Permissions {
-	deny := []string{"$KV.>", "$O.>", "$JS.API.>", "$SYS.>", prefix + ".s.>", prefix + ".g.>", prefix + ".a.>"}
+	deny := []string{"$KV.>", "$O.>", "$JS.API.>", "$SYS.>", prefix + ".s.>", prefix + ".g.>", prefix + ".a.>",
+		prefix + ".call.>", prefix + ".say.>"}
 	return &natsserver.Permissions{
 		Publish:   &natsserver.SubjectPermission{Deny: deny},
 		Subscribe: &natsserver.SubjectPermission{Deny: deny},

@@ -186,8 +186,19 @@ func TestMQTTClientsAreKeptOut(t *testing.T) {
 	put(t, conn.KV(Jobs), "job", "good")
 	in := openInput(t, conn.Streams(StreamOptions{}), "t", 0)
 	wantDrained(t, in)
+	served, err := conn.Serve("agent", func(request []byte) []byte {
+		if string(request) == "bad" {
+			t.Error("an MQTT client has called an agent")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served()
 	for i, topic := range []string{
 		"$KV/weir-jobs/job", "weir/s/job/1/t/0", "$O/weir-modules/M/x", "$JS/API/STREAM/DELETE/KV_weir-jobs",
+		"weir/call/agent",
 	} {
 		c, err := mqttConnect(s, "c"+strconv.Itoa(i), "", "") // the server delays one who comes back at once
 		if err != nil {
@@ -211,6 +222,9 @@ func TestMQTTClientsAreKeptOut(t *testing.T) {
 	out := openOutput(t, conn.Streams(StreamOptions{}), map[int]abs.TaskID{0: "t"})
 	sendUntilTaken(t, out, 0, "ours")
 	wantFrame(t, in, 0, "ours")
+	if _, err := conn.Call(testContext(t), "agent", []byte("good")); err != nil {
+		t.Error(err)
+	}
 }
 
 // Whatever is damaged, the server starts, says what it set aside, and the rest is still there.
