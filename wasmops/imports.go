@@ -94,8 +94,8 @@ func hostEmit(in *Instance, mem memory, s []uint64) {
 	if in.phase != phaseProcess {
 		faultf("emit is called outside of %s", exportProcess)
 	}
-	if e.output >= len(in.spec.Outputs) {
-		faultf("emit to output %d, the job uses %d", e.output, len(in.spec.Outputs))
+	if uint32(s[0]) >= uint32(len(in.spec.Outputs)) {
+		faultf("emit to output %d, the job uses %d", uint32(s[0]), len(in.spec.Outputs))
 	}
 	if len(in.emissions) == maxEmits {
 		faultf("more than %d calls of emit for one batch", maxEmits)
