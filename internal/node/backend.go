@@ -198,6 +198,18 @@ func (a *Agent) askAll(ctx context.Context, agents []string) map[string]api.Stat
 	return out
 }
 
+// askSilent gives agents that have not been heard of lately, such as those that have just started, the
+// chance to be.
+func (a *Agent) askSilent(ctx context.Context) {
+	var silent []string
+	for _, p := range a.peers.list() {
+		if !a.peers.alive(p.Name) {
+			silent = append(silent, p.Name)
+		}
+	}
+	a.askAll(ctx, silent)
+}
+
 // callAll calls agents at the same time; itself it answers directly, with NATS or without.
 func (a *Agent) callAll(ctx context.Context, agents []string, request []byte, take func(agent string, reply []byte)) {
 	ctx, cancel := context.WithTimeout(ctx, peerPatience)
@@ -210,6 +222,7 @@ func (a *Agent) callAll(ctx context.Context, agents []string, request []byte, ta
 		}
 		wg.Go(func() {
 			if reply, err := a.conn.Call(ctx, "status/"+name, request); err == nil {
+				a.peers.hear(name)
 				take(name, reply)
 			}
 		})
@@ -244,6 +257,7 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 		}
 	}
 	var agents []job.Agent
+	a.askSilent(ctx)
 	for _, p := range a.peers.list() {
 		if a.peers.alive(p.Name) {
 			agents = append(agents, job.Agent{Name: p.Name, Labels: p.Labels, MQTTListen: p.MQTT != ""})
