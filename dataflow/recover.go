@@ -141,7 +141,7 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 	}
 	t.inbox.restart()
 	var err error
-	if t.aligner, err = abs.RestoreAligner(inputs, abs.ExactlyOnce, meta.Aligner); err != nil {
+	if t.aligner, err = abs.RestoreAligner(inputs, t.spec.Mode, meta.Aligner); err != nil {
 		return err
 	}
 	for _, o := range t.outs {

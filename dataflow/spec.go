@@ -11,6 +11,10 @@ type TaskSpec struct {
 	Generation abs.Generation
 	ID         abs.TaskID
 	Agent      string
+	Mode       abs.Mode // of the aligner
+	// Halt: the task stands still from its freeze until the epoch is over, as in the synchronous
+	// snapshots that Carbone et al. 2015, section 7, compare with.
+	Halt bool
 	// Source marks a task whose input is its own log.
 	Source bool
 	// Entry is where records of a source go.

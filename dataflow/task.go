@@ -108,6 +108,7 @@ type Task struct {
 	stamp     int64
 	epoch     abs.Epoch
 	final     bool
+	halted    abs.Epoch // the task stands still until this epoch is over; 0: it does not
 
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
 
@@ -164,10 +165,14 @@ func NewTask(spec TaskSpec, env Env) *Task {
 // Record tells a streamed task of an epoch's record, in the order of epochs; what the task lacks of
 // it becomes control items in its log. A source has the barrier from its ingest log and needs no more.
 func (t *Task) Record(r abs.EpochRecord) {
-	if t.spec.Source {
-		return
-	}
-	t.mail.post(func() { t.records = append(t.records, r) })
+	t.mail.post(func() {
+		if r.State != abs.Started && r.Epoch >= t.halted {
+			t.halted = 0
+		}
+		if !t.spec.Source {
+			t.records = append(t.records, r)
+		}
+	})
 }
 
 // Run restores the task and runs it until ctx ends or it fails. A [DiffError] means that replay has
@@ -440,6 +445,9 @@ func (t *Task) consumedMuch() bool {
 // allowed says whether the task may take entries: replay always may, a new task once its
 // generation's initial checkpoint is committed.
 func (t *Task) allowed() bool {
+	if t.halted != 0 {
+		return false
+	}
 	if t.env.Go == nil {
 		return true
 	}
@@ -813,6 +821,9 @@ func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
 	}
 	if err := t.barrier(fx.Freeze, pos); err != nil {
 		return err
+	}
+	if t.spec.Halt && !t.replaying {
+		t.halted = fx.Freeze
 	}
 	return t.freeze(fx.Freeze, fx.Aligned)
 }

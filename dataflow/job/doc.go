@@ -11,7 +11,8 @@
 // The keys, with their defaults:
 //
 //	name:                              # letters, digits, - and _, at most 64, as all names
-//	checkpoint: {interval: 10s, timeout: 1m, min_pause: 500ms, mode: exactly_once, replicate: true}
+//	checkpoint: {interval: 10s, timeout: 1m, min_pause: 500ms, mode: exactly_once, replicate: true,
+//	             detach_after: 1m, tolerate_failures: 3}   # mode: or at_least_once, synchronous, none
 //	sources:
 //	  NAME:
 //	    mqtt: {broker, client_id, user, password_file, tls: {ca_file, cert_file, key_file}, topics, qos: 1}

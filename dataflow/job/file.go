@@ -68,6 +68,11 @@ type Mode string
 const (
 	ExactlyOnce Mode = "exactly_once" // barriers are aligned
 	AtLeastOnce Mode = "at_least_once"
+	// Synchronous halts all sources, drains, takes the snapshots with fsync, and resumes: what barriers
+	// are compared with. For evaluation.
+	Synchronous Mode = "synchronous"
+	// None takes a snapshot at the start and when asked. Logs grow until they are full. For evaluation.
+	None Mode = "none"
 )
 
 // Checkpoint says when snapshots are taken.
@@ -77,6 +82,10 @@ type Checkpoint struct {
 	MinPauseMS int64 `json:"min_pause_ms"` // between the end of one and the start of the next, milliseconds
 	Mode       Mode  `json:"mode"`
 	Replicate  bool  `json:"replicate"` // to the object store; a checkpoint then counts once replicated
+	// DetachAfterMS is how long a gateway may be away before checkpoints go on without it; 0: for ever.
+	DetachAfterMS int64 `json:"detach_after_ms,omitempty"`
+	// TolerateFailures is how many checkpoints in a row may be aborted before the job counts as failing.
+	TolerateFailures int `json:"tolerate_failures,omitempty"`
 }
 
 // Labels select agents: an agent matches if it carries all of them.

@@ -81,6 +81,9 @@ const (
 	defInterval = 10 * time.Second
 	defTimeout  = time.Minute
 	defMinPause = 500 * time.Millisecond
+	defDetach   = time.Minute
+	defTolerate = 3
+	maxTolerate = 1000
 	minInterval = 100 * time.Millisecond // below, freezing costs more than the stream (see the evaluation)
 	maxDuration = 24 * time.Hour
 )
@@ -89,19 +92,22 @@ func (r *reader) checkpoint(o *object) Checkpoint {
 	c := Checkpoint{
 		IntervalMS: defInterval.Milliseconds(), TimeoutMS: defTimeout.Milliseconds(),
 		MinPauseMS: defMinPause.Milliseconds(), Mode: ExactlyOnce, Replicate: true,
+		DetachAfterMS: defDetach.Milliseconds(), TolerateFailures: defTolerate,
 	}
 	f, ok := o.get("checkpoint")
 	if !ok {
 		return c
 	}
-	sub, ok := r.object(f.node, f.at, "checkpoint", "interval", "timeout", "min_pause", "mode", "replicate")
+	sub, ok := r.object(f.node, f.at, "checkpoint", "interval", "timeout", "min_pause", "mode", "replicate", "detach_after", "tolerate_failures")
 	if !ok {
 		return c
 	}
 	c.IntervalMS = r.duration(sub, "interval", minInterval, defInterval)
 	c.TimeoutMS = r.duration(sub, "timeout", time.Second, defTimeout)
 	c.MinPauseMS = r.duration(sub, "min_pause", 0, min(defMinPause, time.Duration(c.IntervalMS)*time.Millisecond))
-	c.Mode = Mode(r.choice(sub, "mode", string(ExactlyOnce), string(AtLeastOnce)))
+	c.Mode = Mode(r.choice(sub, "mode", string(ExactlyOnce), string(AtLeastOnce), string(Synchronous), string(None)))
+	c.DetachAfterMS = r.duration(sub, "detach_after", 0, defDetach)
+	c.TolerateFailures, _ = r.integer(sub, "tolerate_failures", 0, maxTolerate, defTolerate)
 	c.Replicate = r.boolean(sub, "replicate", true)
 	return c
 }

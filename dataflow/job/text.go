@@ -48,8 +48,15 @@ func (c Checkpoint) String() string {
 	if c.Replicate {
 		replica = "replicated"
 	}
-	return fmt.Sprintf("checkpoint every %s, timeout %s, pause at least %s, %s, %s",
-		ms(c.IntervalMS), ms(c.TimeoutMS), ms(c.MinPauseMS), strings.ReplaceAll(string(c.Mode), "_", " "), replica)
+	if c.Mode == None {
+		return "no checkpoints but on request (for evaluation: the log grows until it is full)"
+	}
+	detach := "for ever"
+	if c.DetachAfterMS > 0 {
+		detach = "for " + ms(c.DetachAfterMS).String()
+	}
+	return fmt.Sprintf("checkpoint every %s, timeout %s, pause at least %s, %s, %s, waits %s for a gateway that is away",
+		ms(c.IntervalMS), ms(c.TimeoutMS), ms(c.MinPauseMS), strings.ReplaceAll(string(c.Mode), "_", " "), replica, detach)
 }
 
 func (p *Physical) writeTasks(b *strings.Builder) {

@@ -74,10 +74,22 @@ func (r jobRecord) absPlan() abs.Plan {
 
 func (r jobRecord) config() abs.Config {
 	c := r.Plan.Checkpoint
-	return abs.Config{
-		IntervalMs: c.IntervalMS, MinPauseMs: c.MinPauseMS, TimeoutMs: c.TimeoutMS,
-		ReplicaTimeoutMs: c.TimeoutMS, Replicate: c.Replicate,
+	cfg := abs.Config{
+		IntervalMs: c.IntervalMS, MinPauseMs: c.MinPauseMS, TimeoutMs: c.TimeoutMS, DetachAfterMs: c.DetachAfterMS,
+		ReplicaTimeoutMs: c.TimeoutMS, TolerateFailures: c.TolerateFailures, Mode: r.mode(), Replicate: c.Replicate,
 	}
+	if c.Mode == job.None {
+		cfg.IntervalMs = 0
+	}
+	return cfg
+}
+
+// mode is how the job's tasks align.
+func (r jobRecord) mode() abs.Mode {
+	if r.Plan.Checkpoint.Mode == job.AtLeastOnce {
+		return abs.AtLeastOnce
+	}
+	return abs.ExactlyOnce
 }
 
 // operatorRecord is one immutable version of an operator.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -426,7 +427,7 @@ func appendRecord(records []abs.EpochRecord, rec abs.EpochRecord) []abs.EpochRec
 
 func (r *runner) sourceEpoch(rec abs.EpochRecord) {
 	switch {
-	case rec.Initial:
+	case rec.Initial, slices.Contains(rec.Detached, r.task.Agent):
 	case rec.State == abs.Started && rec.Final:
 		r.a.background(func() { r.drain(rec.Epoch) })
 	case rec.State == abs.Started:

@@ -19,7 +19,7 @@ const incarnation = 1
 
 // assemble turns the planned task into one that can run, with its sinks.
 func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink, error) {
-	spec := dataflow.TaskSpec{Job: r.rec.Name, Generation: r.rec.Generation, ID: r.task.ID, Agent: r.task.Agent}
+	spec := dataflow.TaskSpec{Job: r.rec.Name, Generation: r.rec.Generation, ID: r.task.ID, Agent: r.task.Agent, Mode: r.rec.mode(), Halt: r.rec.Plan.Checkpoint.Mode == job.Synchronous}
 	if s := r.task.Source; s != nil {
 		spec.Source, spec.DedupeWindow = true, s.IDWindow
 		spec.Entry = r.targets(&spec, s.Targets)
