@@ -22,6 +22,7 @@ type stats struct {
 	out       uint64
 	held      uint64
 	pos       abs.Position
+	handed    abs.Position
 	recovery  Recovery
 	recovered bool
 	saveError string
@@ -48,6 +49,8 @@ type Status struct {
 	Ingested   uint64 // records processed since then
 	Epoch      abs.Epoch
 	Pos        abs.Position
+	// HandedOver is the log position up to which receivers have consumed what came of it.
+	HandedOver abs.Position
 	Waiting    []abs.ChannelID // channels that hold up alignment
 	Recovery   *Recovery
 	SaveError  string
@@ -103,7 +106,19 @@ func (t *Task) status() {
 	defer s.mu.Unlock()
 	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos
 	s.waiting = t.aligner.Waiting()
+	s.handed = t.handed()
 	s.counters = Counters{t.inbox.duplicates, t.inbox.jumps, t.inbox.stale}
+}
+
+// handed is the position before the first entry whose output is still in a window.
+func (t *Task) handed() abs.Position {
+	pos := t.pos
+	for _, o := range t.outs {
+		if len(o.window) > 0 && o.window[0].cause <= pos {
+			pos = o.window[0].cause - 1
+		}
+	}
+	return pos
 }
 
 func (t *Task) state() string {
@@ -130,7 +145,7 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
 	}
 	if st.State == "" {
 		st.State = "starting"

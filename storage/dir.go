@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 	"sync"
 )
 
@@ -100,7 +101,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it is not writable: %w", err)
 	}
-	ok, err := lockFile(f)
+	ok, err := lockSoon(f)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock it: %w", err), f.Close())
 	}
@@ -121,6 +122,18 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("it is not writable: %w", err), f.Close())
 	}
 	return f, nil
+}
+
+// lockPatience is how long a directory in use is waited for: the system takes a while to end a process
+// that was killed, and who restarts it at once must not be refused.
+const lockPatience = 2 * time.Second
+
+func lockSoon(f *os.File) (ok bool, err error) {
+	for end := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 40) {
+		if ok, err = lockFile(f); ok || err != nil || time.Now().After(end) {
+			return ok, err
+		}
+	}
 }
 
 func (d *Dir) load() error {

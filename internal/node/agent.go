@@ -63,6 +63,7 @@ type Agent struct {
 	leader     leader
 	peers      peers
 	cluster    string
+	mark       abs.Position // of the log when the agent came into touch with the cluster
 	clusterMu  sync.Mutex
 	mu         sync.Mutex
 	jobs       map[string]*hostedJob

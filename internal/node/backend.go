@@ -222,7 +222,7 @@ func (a *Agent) callAll(ctx context.Context, agents []string, request []byte, ta
 		}
 		wg.Go(func() {
 			if reply, err := a.conn.Call(ctx, "status/"+name, request); err == nil {
-				a.peers.hear(name)
+				a.peers.answered(name)
 				take(name, reply)
 			}
 		})
@@ -329,7 +329,7 @@ func promiseText(p *job.Physical) string {
 	for _, pr := range p.Promises {
 		lines = append(lines, fmt.Sprintf("%s: %s (%s)", pr.Of, pr.Level, pr.Reason))
 	}
-	return strings.Join(lines, "; ")
+	return strings.Join(lines, "\n")
 }
 
 // ApplyJob implements [web.Jobs]. A running job that changes is drained first; the new generation

@@ -259,10 +259,13 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 // presence tells the coordinator who is gone and who is back.
 func (l *lead) presence(ctx context.Context, j *led) {
 	for _, name := range j.rec.Plan.Agents() {
-		if l.a.peers.alive(name) {
-			l.step(ctx, j, abs.AgentBack{Agent: name})
-		} else {
+		switch {
+		case !l.a.peers.alive(name):
 			l.step(ctx, j, abs.AgentGone{Agent: name})
+		case l.a.peers.caughtUp(name):
+			l.step(ctx, j, abs.AgentDrained{Agent: name})
+		default:
+			l.step(ctx, j, abs.AgentBack{Agent: name})
 		}
 	}
 }

@@ -107,14 +107,14 @@ func (a *Agent) session(ctx context.Context) error {
 		return a.conn.KV(wnats.Checkpoints).Watch(ctx, kindEpoch, w.on)
 	})
 	g.Go(func() error { return a.checkIdentity(ctx, cl.ID) })
-	a.setCluster(cl.ID)
-	defer a.setCluster("")
+	a.setCluster(cl.ID, a.entries.Last())
+	defer a.setCluster("", a.entries.Last())
 	return g.Wait()
 }
 
-func (a *Agent) setCluster(id string) {
+func (a *Agent) setCluster(id string, mark abs.Position) {
 	a.clusterMu.Lock()
-	a.cluster = id
+	a.cluster, a.mark = id, mark
 	a.clusterMu.Unlock()
 	signal(a.wakeLeader)
 }
@@ -460,10 +460,19 @@ func (a *Agent) takeEpoch(je jobEpoch) error {
 type peers struct {
 	mu    sync.Mutex
 	recs  map[string]agentRecord
-	heard map[string]time.Time
+	heard map[string]sign
 }
 
-func (p *peers) init() { p.recs, p.heard = map[string]agentRecord{}, map[string]time.Time{} }
+// sign is an agent's sign of life.
+type sign struct {
+	Name string `json:"name"`
+	// CaughtUp: what the agent had logged when it came into touch is with its receivers.
+	CaughtUp bool `json:"caught_up"`
+
+	at time.Time
+}
+
+func (p *peers) init() { p.recs, p.heard = map[string]agentRecord{}, map[string]sign{} }
 
 func (p *peers) put(rec agentRecord) {
 	p.mu.Lock()
@@ -471,22 +480,39 @@ func (p *peers) put(rec agentRecord) {
 	p.recs[rec.Name] = rec
 }
 
-func (p *peers) hear(name string) {
+func (p *peers) hear(s sign) {
+	s.at = time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.heard[name] = time.Now()
+	p.heard[s.Name] = s
 }
 
 func (p *peers) alive(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Since(p.heard[name]) < goneAfter
+	return time.Since(p.heard[name].at) < goneAfter
 }
 
 func (p *peers) seen(name string) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.heard[name]
+	return p.heard[name].at
+}
+
+// caughtUp says whether an agent that is alive has brought its backlog to its receivers.
+func (p *peers) caughtUp(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard[name].CaughtUp
+}
+
+// answered notes that an agent has answered a call.
+func (p *peers) answered(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.heard[name]
+	s.Name, s.at = name, time.Now()
+	p.heard[name] = s
 }
 
 func (p *peers) get(name string) (agentRecord, bool) {
@@ -509,19 +535,49 @@ func (p *peers) list() []agentRecord {
 
 // keepAlive tells the others that this agent lives, and hears the same of them. Nothing of it is stored.
 func (a *Agent) keepAlive() {
-	stop, err := a.conn.Listen("alive", func(m []byte) { a.peers.hear(string(m)) })
+	stop, err := a.conn.Listen("alive", func(m []byte) {
+		var s sign
+		if json.Unmarshal(m, &s) == nil {
+			a.peers.hear(s)
+		}
+	})
 	if err != nil {
 		a.log.Error("other agents cannot be heard", "error", err)
 		return
 	}
 	defer stop()
 	for {
-		a.peers.hear(a.name)
-		a.conn.Say("alive", []byte(a.name))
+		s := sign{Name: a.name, CaughtUp: !a.behind()}
+		a.peers.hear(s)
+		a.conn.Say("alive", mustJSON(s))
 		if !sleep(a.life, aliveEvery) {
 			return
 		}
 	}
+}
+
+// behind says whether some task here has not yet brought to its receivers what was in the log when
+// the agent came into touch with the control plane.
+func (a *Agent) behind() bool {
+	a.clusterMu.Lock()
+	mark := a.mark
+	a.clusterMu.Unlock()
+	for _, h := range a.hosted() {
+		for _, r := range h.tasks() {
+			if r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// handedOver says whether receivers have consumed all that came of the log up to a position.
+func (r *runner) handedOver(pos abs.Position) bool {
+	r.mu.Lock()
+	task := r.running
+	r.mu.Unlock()
+	return task != nil && task.Status().HandedOver >= pos
 }
 
 // hubMQTT is the MQTT listener that an agent with an embedded server announces, by name the first.
