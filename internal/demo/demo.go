@@ -5,7 +5,6 @@ package demo
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -24,10 +23,11 @@ import (
 // ErrInexact says that readings were lost or counted twice.
 var ErrInexact = errors.New("the demo's counts are not exact")
 
-//go:embed job.yaml
-var jobFile string
-
-const jobName = "demo"
+// What the demo runs is an example.
+const (
+	jobName = "demo"
+	jobPath = "demo/job.yaml" // among the examples' files
+)
 
 // Limits of the demo's patience. They are far above what is usual: a slow machine is no failure.
 const (
@@ -62,7 +62,7 @@ func Run(ctx context.Context, keep bool, out io.Writer) error {
 		return fmt.Errorf("find the agent's own binary: %w", err)
 	}
 	return play(ctx, script{
-		program: program, keep: keep, sensors: 200, every: 400 * time.Millisecond, stream: 6 * time.Second, down: time.Second,
+		program: program, keep: keep, sensors: 200, every: 800 * time.Millisecond, stream: 6 * time.Second, down: time.Second,
 	}, out)
 }
 
@@ -94,6 +94,7 @@ type stage struct {
 	fleet    *fleet.Fleet
 	hub      *fleet.Agent
 	gateways []*fleet.Agent
+	job      []byte // file
 	field    *field
 	book     *book
 	out      *printer
@@ -155,7 +156,10 @@ func (s *stage) set(ctx context.Context) error {
 		}
 		s.gateways = append(s.gateways, g)
 	}
-	if err := os.WriteFile(filepath.Join(s.dir, "demo.yaml"), []byte(jobFile), 0o644); err != nil {
+	if s.job, err = examples.Files.ReadFile(jobPath); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "demo.yaml"), s.job, 0o644); err != nil {
 		return err
 	}
 	g, build := errgroup.WithContext(ctx)
@@ -170,7 +174,7 @@ func (s *stage) set(ctx context.Context) error {
 // apply pushes the operators and applies the job.
 func (s *stage) apply(ctx context.Context) error {
 	c := s.hub.Client()
-	src := api.JobSource{File: "demo.yaml", YAML: jobFile, Modules: map[string]string{}}
+	src := api.JobSource{File: "demo.yaml", YAML: string(s.job), Modules: map[string]string{}}
 	for _, op := range []string{"parse.wasm", "count.wasm"} {
 		f, err := os.Open(filepath.Join(s.dir, op))
 		if err != nil {

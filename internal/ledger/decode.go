@@ -12,12 +12,13 @@ import (
 // Payload is the template that a counting job's sink must have for [Decode] to read what it publishes.
 const Payload = `{"number":{number},"channel":"{channel}","value":{value}}`
 
-// message is a payload made with [Payload] of the value {"n":count}.
+// message is a payload made with [Payload] of the value {"n":count,"seq":seq}.
 type message struct {
 	Number  *uint64 `json:"number"`
 	Channel string  `json:"channel"`
 	Value   struct {
-		N *uint64 `json:"n"`
+		N   *uint64 `json:"n"`
+		Seq uint64  `json:"seq"`
 	} `json:"value"`
 }
 
@@ -46,5 +47,5 @@ func Decode(topic string, payload []byte) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("message on %s: %w: %.200q", topic, err, payload)
 	}
-	return Record{Sensor: sensor, Channel: m.Channel, Number: *m.Number, Count: *m.Value.N}, nil
+	return Record{Sensor: sensor, Channel: m.Channel, Number: *m.Number, Count: *m.Value.N, Seq: m.Value.Seq}, nil
 }

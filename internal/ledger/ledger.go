@@ -2,9 +2,10 @@
 // who calls it sees to it that only one does at a time.
 //
 // A reading is (sensor, seq). It counts as sent once the broker has acknowledged it. The job counts the
-// readings of each sensor and its sinks publish every new count under a number of their own channel.
-// If nothing is lost and nothing is counted twice, a sensor with n readings sent appears with the
-// counts 1 to n, each under exactly one (channel, number).
+// readings of each sensor and its sinks publish every new count under a number of their own channel,
+// with the seq of the reading that made it. If nothing is lost and nothing is counted twice, a sensor
+// with n readings sent appears with the counts 1 to n and with the seqs that were sent, each under
+// exactly one (channel, number).
 package ledger
 
 import (
@@ -18,6 +19,7 @@ type Record struct {
 	Channel string
 	Number  uint64 // place of the record in the sink's channel
 	Count   uint64 // readings of the sensor that the job has counted so far
+	Seq     uint64 // of the reading that was counted last; 0: not told
 }
 
 // place identifies a record: a sink may publish it again, but never with other content.
@@ -40,6 +42,7 @@ type Ledger struct {
 type account struct {
 	sent   map[uint64]struct{} // seqs
 	counts map[uint64]uint64   // count → how many places have it
+	seqs   map[uint64]uint64   // seq → how many places have it, of those that tell
 	within uint64              // distinct counts in 1 to len(sent), kept as both grow
 }
 
@@ -51,7 +54,7 @@ func New() *Ledger {
 func (l *Ledger) account(sensor string) *account {
 	a := l.sensors[sensor]
 	if a == nil {
-		a = &account{sent: map[uint64]struct{}{}, counts: map[uint64]uint64{}}
+		a = &account{sent: map[uint64]struct{}{}, counts: map[uint64]uint64{}, seqs: map[uint64]uint64{}}
 		l.sensors[sensor] = a
 	}
 	return a
@@ -84,6 +87,9 @@ func (l *Ledger) Seen(r Record) bool {
 	l.records[at] = r
 	a := l.account(r.Sensor)
 	a.counts[r.Count]++
+	if r.Seq != 0 {
+		a.seqs[r.Seq]++
+	}
 	if a.counts[r.Count] == 1 && r.Count >= 1 && r.Count <= uint64(len(a.sent)) {
 		a.within++
 	}
@@ -117,10 +123,10 @@ func (l *Ledger) Totals() Totals {
 type Verdict struct {
 	Totals
 	Sensors int
-	// Lost are readings sent that no count accounts for.
+	// Lost are readings sent that are not counted: no record has their seq, or their share of the count.
 	Lost uint64
-	// Duplicated are records that count a reading again: the same count in another place, or a count
-	// above what was sent.
+	// Duplicated are records that count a reading again: they have a seq or a count that another place
+	// has too, or one above what was sent.
 	Duplicated uint64
 	// Altered are records seen in the place of another one with other content.
 	Altered uint64
@@ -151,20 +157,23 @@ func (l *Ledger) Verdict() Verdict {
 	var lost, duplicated []string
 	for _, name := range names {
 		a := l.sensors[name]
-		if missing := a.missing(); len(missing) > 0 {
-			v.Lost += uint64(len(missing))
-			lost = describe(lost, "%s: %d sent, no record with count %s", name, len(a.sent), ranges(missing))
+		noCount, noSeq := a.missing()
+		if n := max(len(noCount), len(noSeq)); n > 0 {
+			v.Lost += uint64(n)
+			lost = describe(lost, "%s: %d sent, lost: no record with%s", name, len(a.sent), which(noCount, noSeq))
 		}
-		if n, counts := a.surplus(); n > 0 {
+		twice, again, counts, seqs := a.surplus()
+		if n := max(twice, again); n > 0 {
 			v.Duplicated += n
-			duplicated = describe(duplicated, "%s: %d sent, %d too many records, with count %s", name, len(a.sent), n, ranges(counts))
+			duplicated = describe(duplicated, "%s: %d sent, counted again: %d too many records, with%s", name, len(a.sent), n, which(counts, seqs))
 		}
 	}
+	v.Counted = v.Sent - v.Lost
 	v.Faults = append(lost, duplicated...)
 	for _, r := range l.altered[:min(len(l.altered), maxFaults)] {
 		before := l.records[place{r.Channel, r.Number}]
-		v.Faults = append(v.Faults, fmt.Sprintf("%s number %d: %s with count %d, later %s with count %d",
-			r.Channel, r.Number, before.Sensor, before.Count, r.Sensor, r.Count))
+		v.Faults = append(v.Faults, fmt.Sprintf("%s number %d: %s with count %d seq %d, later %s with count %d seq %d",
+			r.Channel, r.Number, before.Sensor, before.Count, before.Seq, r.Sensor, r.Count, r.Seq))
 	}
 	if l.alien > 0 {
 		v.Faults = append(v.Faults, "not a record: "+l.oddity)
@@ -179,31 +188,56 @@ func describe(list []string, format string, args ...any) []string {
 	return append(list, fmt.Sprintf(format, args...))
 }
 
-// missing lists the counts from 1 to what was sent that no record has.
-func (a *account) missing() []uint64 {
-	var out []uint64
-	for n := uint64(1); n <= uint64(len(a.sent)); n++ {
-		if a.counts[n] == 0 {
-			out = append(out, n)
-		}
+// which names counts and seqs.
+func which(counts, seqs []uint64) string {
+	var s string
+	if len(counts) > 0 {
+		s += " count " + ranges(counts)
 	}
-	return out
+	if len(seqs) > 0 {
+		s += " seq " + ranges(seqs)
+	}
+	return s
 }
 
-// surplus is how many records there are beyond one for each count, and which counts they have.
-func (a *account) surplus() (n uint64, counts []uint64) {
-	for c, places := range a.counts {
-		extra := places - 1
-		if c == 0 || c > uint64(len(a.sent)) {
-			extra = places
-		}
-		if extra > 0 {
-			n += extra
-			counts = append(counts, c)
+// missing lists the counts from 1 to what was sent, and the seqs that were sent, that no record has.
+func (a *account) missing() (counts, seqs []uint64) {
+	for n := uint64(1); n <= uint64(len(a.sent)); n++ {
+		if a.counts[n] == 0 {
+			counts = append(counts, n)
 		}
 	}
-	slices.Sort(counts)
-	return n, counts
+	if len(a.seqs) == 0 {
+		return counts, nil
+	}
+	for seq := range a.sent {
+		if a.seqs[seq] == 0 {
+			seqs = append(seqs, seq)
+		}
+	}
+	slices.Sort(seqs)
+	return counts, seqs
+}
+
+// surplus is how many records there are beyond one for each count, and for each seq, and which they are.
+func (a *account) surplus() (twice, again uint64, counts, seqs []uint64) {
+	twice, counts = surplus(a.counts, func(n uint64) bool { return n >= 1 && n <= uint64(len(a.sent)) })
+	again, seqs = surplus(a.seqs, func(seq uint64) bool { _, sent := a.sent[seq]; return sent })
+	return twice, again, counts, seqs
+}
+
+func surplus(places map[uint64]uint64, expected func(uint64) bool) (n uint64, which []uint64) {
+	for value, times := range places {
+		if expected(value) {
+			times--
+		}
+		if times > 0 {
+			n += times
+			which = append(which, value)
+		}
+	}
+	slices.Sort(which)
+	return n, which
 }
 
 // ranges writes ascending numbers as "1-3, 7", the first few of them.

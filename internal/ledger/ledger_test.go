@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// play reads a script: "s1" is the next reading of sensor s sent, "s1=2@a:3" a record of it with count 2
-// and number 3 in channel a.
+// play reads a script: "s1" is the reading of sensor s with seq 1 sent, "s=2@a:3" a record of s with
+// count 2 and number 3 in channel a, "s=2@a:3#1" one that also tells the seq.
 func play(t *testing.T, script string) *Ledger {
 	t.Helper()
 	l := New()
@@ -24,6 +24,12 @@ func play(t *testing.T, script string) *Ledger {
 			}
 			l.Sent(sensor, seq)
 			continue
+		}
+		rest, seq, told := strings.Cut(rest, "#")
+		if told {
+			if _, err := fmt.Sscanf(seq, "%d", &r.Seq); err != nil {
+				t.Fatalf("%s: %v", word, err)
+			}
 		}
 		count, at, _ := strings.Cut(rest, "@")
 		r.Sensor = name
@@ -50,18 +56,24 @@ func TestVerdict(t *testing.T) {
 		{name: "acknowledged twice", script: "s1 s1 s=1@a:1", sent: 1, counted: 1},
 		{name: "acknowledged out of order", script: "s2 s1 s=1@a:1 s=2@a:2", sent: 2, counted: 2},
 		{name: "records out of order", script: "s1 s2 s=2@a:2 s=1@a:1", sent: 2, counted: 2},
-		{name: "the last is lost", script: "s1 s2 s=1@a:1", sent: 2, counted: 1, lost: 1, fault: "s: 2 sent, no record with count 2"},
+		{name: "the last is lost", script: "s1 s2 s=1@a:1", sent: 2, counted: 1, lost: 1, fault: "s: 2 sent, lost: no record with count 2"},
 		{name: "a record in the middle is lost", script: "s1 s2 s3 s=1@a:1 s=3@a:3", sent: 3, counted: 2, lost: 1, fault: "no record with count 2"},
-		{name: "all of a sensor is lost", script: "s1 s2 s3 r1 r=1@a:1", sent: 4, counted: 1, lost: 3, fault: "s: 3 sent, no record with count 1-3"},
-		{name: "a reading is counted twice", script: "s1 s=1@a:1 s=2@a:2", sent: 1, counted: 1, dup: 1, fault: "s: 1 sent, 1 too many records, with count 2"},
+		{name: "all of a sensor is lost", script: "s1 s2 s3 r1 r=1@a:1", sent: 4, counted: 1, lost: 3, fault: "s: 3 sent, lost: no record with count 1-3"},
+		{name: "a reading is counted twice", script: "s1 s=1@a:1 s=2@a:2", sent: 1, counted: 1, dup: 1, fault: "s: 1 sent, counted again: 1 too many records, with count 2"},
 		{name: "the count went back", script: "s1 s2 s=1@a:1 s=2@a:2 s=2@a:3", sent: 2, counted: 2, dup: 1, fault: "with count 2"},
 		{name: "the count went back and one is lost", script: "s1 s2 s3 s=1@a:1 s=2@a:2 s=2@a:3", sent: 3, counted: 2, lost: 1, dup: 1, fault: "no record with count 3"},
 		{name: "two tasks count a sensor", script: "s1 s2 s=1@a:1 s=1@b:1", sent: 2, counted: 1, lost: 1, dup: 1},
-		{name: "counted and never sent", script: "s=1@a:1", dup: 1, fault: "s: 0 sent, 1 too many"},
+		{name: "counted and never sent", script: "s=1@a:1", dup: 1, fault: "s: 0 sent, counted again: 1 too many"},
 		{name: "a count of 0", script: "s1 s=0@a:1 s=1@a:2", sent: 1, counted: 1, dup: 1, fault: "with count 0"},
 		{name: "repeated", script: "s1 s=1@a:1 s=1@a:1 s=1@a:1", sent: 1, counted: 1, repeats: 2},
-		{name: "repeated with another count", script: "s1 s2 s=1@a:1 s=2@a:2 s=1@a:2", sent: 2, counted: 2, altered: 1, fault: "a number 2: s with count 2, later s with count 1"},
+		{name: "repeated with another count", script: "s1 s2 s=1@a:1 s=2@a:2 s=1@a:2", sent: 2, counted: 2, altered: 1, fault: "a number 2: s with count 2 seq 0, later s with count 1"},
 		{name: "repeated for another sensor", script: "s1 r1 s=1@a:1 r=1@a:1", sent: 2, counted: 1, lost: 1, altered: 1, fault: "r: 1 sent"},
+		{name: "exact with seqs", script: "s5 s6 s=1@a:1#6 s=2@a:2#5", sent: 2, counted: 2},
+		{name: "one lost, another counted twice", script: "s1 s2 s=1@a:1#1 s=2@a:2#1", sent: 2, counted: 1, lost: 1, dup: 1, fault: "s: 2 sent, lost: no record with seq 2"},
+		{name: "counted and never sent, by seq", script: "s1 s2 s=1@a:1#1 s=2@a:2#3", sent: 2, counted: 1, lost: 1, dup: 1, fault: "no record with seq 2"},
+		{name: "a record is lost, with seqs", script: "s1 s2 s3 s=1@a:1#1 s=3@a:3#3", sent: 3, counted: 2, lost: 1, fault: "no record with count 2 seq 2"},
+		{name: "counted twice, with seqs", script: "s1 s2 s=1@a:1#1 s=2@a:2#1 s=3@a:3#2", sent: 2, counted: 2, dup: 1, fault: "with count 3 seq 1"},
+		{name: "repeated with another seq", script: "s1 s2 s=1@a:1#1 s=2@a:2#2 s=2@a:2#1", sent: 2, counted: 2, altered: 1, fault: "s with count 2 seq 2, later s with count 2 seq 1"},
 		{name: "the same number in two channels", script: "s1 r1 s=1@a:1 r=1@b:1", sent: 2, counted: 2},
 	} {
 		t.Run(k.name, func(t *testing.T) {
@@ -116,9 +128,9 @@ func TestFaultsAreBounded(t *testing.T) {
 			l.Sent(fmt.Sprint("s", i), uint64(seq))
 		}
 		for n := uint64(1); n <= 200; n += 2 {
-			l.Seen(Record{fmt.Sprint("s", i), "a", uint64(i)*1000 + n, n})
-			l.Seen(Record{fmt.Sprint("s", i), "b", uint64(i)*1000 + n, n})
-			l.Seen(Record{fmt.Sprint("s", i), "b", uint64(i)*1000 + n, n + 1})
+			l.Seen(Record{fmt.Sprint("s", i), "a", uint64(i)*1000 + n, n, 0})
+			l.Seen(Record{fmt.Sprint("s", i), "b", uint64(i)*1000 + n, n, 0})
+			l.Seen(Record{fmt.Sprint("s", i), "b", uint64(i)*1000 + n, n + 1, 0})
 		}
 	}
 	v := l.Verdict()
@@ -151,7 +163,7 @@ func TestTotalsAgree(t *testing.T) {
 				l.Sent(name, e[2])
 			} else {
 				number++
-				l.Seen(Record{name, "a", number, e[2]})
+				l.Seen(Record{name, "a", number, e[2], 0})
 				into = counts
 			}
 			if into[name] == nil {
@@ -178,8 +190,8 @@ func TestTotalsAgree(t *testing.T) {
 }
 
 func TestDecode(t *testing.T) {
-	r, err := Decode("counts/sensor-1", []byte(`{"number":7,"channel":"count/0:totals","value":{"n":3}}`))
-	if want := (Record{"sensor-1", "count/0:totals", 7, 3}); err != nil || r != want {
+	r, err := Decode("counts/sensor-1", []byte(`{"number":7,"channel":"count/0:totals","value":{"n":3,"seq":9}}`))
+	if want := (Record{"sensor-1", "count/0:totals", 7, 3, 9}); err != nil || r != want {
 		t.Errorf("%+v, %v, want %+v", r, err, want)
 	}
 	for _, bad := range []string{
