@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sort"
 	"sync"
 
@@ -160,7 +161,7 @@ func (h *hostedJob) epoch(rec abs.EpochRecord) error {
 	h.mu.Lock()
 	known, seen := h.epochs[rec.Epoch]
 	h.mu.Unlock()
-	if seen && known.State == rec.State && known.Term >= rec.Term {
+	if seen && reflect.DeepEqual(known, rec) {
 		for _, r := range h.tasks() {
 			if rec.Generation == r.rec.Generation {
 				h.a.answer(r, rec)
