@@ -12,6 +12,10 @@ import (
 // at grantWindow; replay may bring more, which is dropped and read again from the stream.
 const asideBudget = 16 << 20
 
+// idleGrants is how often a grant is repeated without anything having come before the sender is asked
+// for what it may believe to be in the stream: about three seconds, longer than frames are under way.
+const idleGrants = 6
+
 // DiffError says that an item differs from what was sent or taken under the same number before (P9).
 type DiffError struct {
 	Channel abs.ChannelID
@@ -40,6 +44,7 @@ type inbox struct {
 // are what it has or holds.
 type inChannel struct {
 	InChannel
+	box     *inbox
 	next    abs.Seq
 	sum     frame.Sum
 	tail    abs.Seq
@@ -52,6 +57,8 @@ type inChannel struct {
 	want    int     // items that replay takes next at once: they are held whatever the budget says
 	ended   bool
 	granted abs.Seq // next of the last grant sent
+	said    abs.Seq // next of the last grant made, and how often it was repeated
+	repeats int
 }
 
 type heldFrame struct {
@@ -74,7 +81,7 @@ type place struct {
 func newInbox(gen abs.Generation, chans []InChannel) *inbox {
 	in := &inbox{gen: gen, byIndex: map[int]*inChannel{}}
 	for _, c := range chans {
-		ic := &inChannel{InChannel: c, next: 1, tail: 1}
+		ic := &inChannel{InChannel: c, box: in, next: 1, tail: 1}
 		in.chans = append(in.chans, ic)
 		in.byIndex[c.Index] = ic
 	}
@@ -84,7 +91,7 @@ func newInbox(gen abs.Generation, chans []InChannel) *inbox {
 // seek sets what the task has consumed of a channel and forgets what is held.
 func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 	c.next, c.sum, c.tail, c.tailSum = next, sum, next, sum
-	c.held, c.gap, c.rewind, c.dropped, c.want, c.granted = nil, false, false, false, 0, 0
+	c.held, c.gap, c.rewind, c.dropped, c.want, c.granted, c.said = nil, false, false, false, 0, 0, 0
 }
 
 // restart forgets everything held: the stream is read from its beginning.
@@ -263,7 +270,15 @@ func (c *inChannel) purgeable(upto abs.Seq) uint64 {
 	return seq
 }
 
-// grant is what the channel's sender is told.
+// grant is what the channel's sender is told. If nothing comes for long, the sender is asked to send
+// again: that costs nothing if there is nothing, and helps where a sender was restarted while it
+// repeated what a stream had lost.
 func (c *inChannel) grant() Grant {
+	if c.said != c.next {
+		c.said, c.repeats = c.next, 0
+	} else if c.repeats++; c.repeats >= idleGrants && !c.ended && c.box.bytes <= heldEnough {
+		c.gap = c.gap || len(c.held) == 0 && !c.dropped
+		c.box.settle(c)
+	}
 	return Grant{Channel: c.Index, Incarnation: c.Incarnation, Next: c.next, Sum: c.sum, Window: grantWindow, Rewind: c.rewind}
 }

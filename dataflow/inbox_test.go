@@ -199,6 +199,38 @@ func TestInboxAsksForAGap(t *testing.T) {
 	}
 }
 
+// TestInboxAsksWhenNothingComesForLong is about a sender that was restarted while it repeated what a
+// stream had lost: it believes the rest to be in the stream.
+func TestInboxAsksWhenNothingComesForLong(t *testing.T) {
+	s := newSequence(9)
+	asksAfter := func(in *inbox) int {
+		for n := range 5 * idleGrants {
+			if in.chans[0].grant().Rewind {
+				return n
+			}
+		}
+		return -1
+	}
+	in := inboxOf(s, "a")
+	mustEqual(t, "asks after", asksAfter(in), idleGrants)
+	give(t, in, s, [2]abs.Seq{1, 3})
+	mustEqual(t, "with something held", asksAfter(in), -1)
+	in.take(in.chans[0], 2)
+	mustEqual(t, "with something left", asksAfter(in), -1)
+	in.take(in.chans[0], 1)
+	mustEqual(t, "from the last that came", asksAfter(in), idleGrants)
+	in.restart()
+	mustEqual(t, "while reading", asksAfter(in), -1)
+	in.reading = false
+	in.chans[0].seek(4, s.sum(4))
+	in.chans[0].dropped = true
+	mustEqual(t, "with frames dropped", asksAfter(in), -1)
+	in.chans[0].dropped, in.chans[0].ended = false, true
+	mustEqual(t, "at the end", asksAfter(in), -1)
+	in.chans[0].ended, in.bytes = false, heldEnough+1
+	mustEqual(t, "while the task does not look at what comes", asksAfter(in), -1)
+}
+
 func TestInboxIgnoresADamagedFrameOfAnUnknownChannel(t *testing.T) {
 	in := inboxOf(newSequence(1), "a")
 	if err := in.accept(Delivery{Channel: 99, Frame: []byte("nothing")}); err != nil {
