@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/extract"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/transport/local"
@@ -206,19 +207,19 @@ func clientID(parts ...string) string {
 	}, strings.Join(parts, "-"))
 }
 
-func sourceKey(k job.KeyRule) mqtt.KeyRule {
-	kinds := map[job.KeyKind]mqtt.KeyKind{
-		job.KeyTopic: mqtt.KeyTopic, job.KeySegment: mqtt.KeySegment, job.KeyJSON: mqtt.KeyJSON, job.KeyConst: mqtt.KeyConst,
+func sourceKey(k job.KeyRule) extract.KeyRule {
+	kinds := map[job.KeyKind]extract.KeyKind{
+		job.KeyTopic: extract.KeyTopic, job.KeySegment: extract.KeySegment, job.KeyJSON: extract.KeyJSON, job.KeyConst: extract.KeyConst,
 	}
-	return mqtt.KeyRule{Kind: kinds[k.Kind], Segment: k.Segment, Path: k.JSON, Const: k.Const}
+	return extract.KeyRule{Kind: kinds[k.Kind], Segment: k.Segment, Path: k.JSON, Const: k.Const}
 }
 
-func sourceTime(t job.TimeRule) mqtt.TimeRule {
-	units := map[job.TimeUnit]mqtt.TimeUnit{
-		job.Seconds: mqtt.Seconds, job.Milliseconds: mqtt.Milliseconds, job.Microseconds: mqtt.Microseconds,
-		job.Nanoseconds: mqtt.Nanoseconds, job.RFC3339: mqtt.RFC3339,
+func sourceTime(t job.TimeRule) extract.TimeRule {
+	units := map[job.TimeUnit]extract.TimeUnit{
+		job.Seconds: extract.Seconds, job.Milliseconds: extract.Milliseconds, job.Microseconds: extract.Microseconds,
+		job.Nanoseconds: extract.Nanoseconds, job.RFC3339: extract.RFC3339,
 	}
-	return mqtt.TimeRule{Path: t.JSON, Unit: units[t.Unit]}
+	return extract.TimeRule{Path: t.JSON, Unit: units[t.Unit]}
 }
 
 func link(name, address string, st mqtt.LinkStatus) api.Link {

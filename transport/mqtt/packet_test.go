@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
+	"github.com/weir-stream/weir/dataflow/extract"
 	"github.com/weir-stream/weir/dataflow/frame"
 )
 
@@ -117,8 +118,8 @@ func FuzzRecord(f *testing.F) {
 			return
 		}
 		cfg := SourceConfig{
-			Key: KeyRule{Kind: KeyKind(kind % 4), Segment: segment & 0xff, Path: key, Const: key}, ID: id,
-			Time: TimeRule{at, TimeUnit(unit % 5)},
+			Key: extract.KeyRule{Kind: extract.KeyKind(kind % 4), Segment: segment & 0xff, Path: key, Const: key}, ID: id,
+			Time: extract.TimeRule{at, extract.TimeUnit(unit % 5)},
 		}
 		m := message{topic: topic, payload: payload, arrived: clockNow}
 		rec, recID, err := cfg.record(m)
@@ -132,7 +133,7 @@ func FuzzRecord(f *testing.F) {
 		if !bytes.Equal(rec.Value, payload) || len(recID) > len(payload)+len(payload)*2 {
 			t.Fatalf("value %q, id %q of payload %q", rec.Value, recID, payload)
 		}
-		if rec.Time < minTime || rec.Time > maxTime {
+		if rec.Time < extract.MinTime || rec.Time > extract.MaxTime {
 			t.Fatalf("time %d", rec.Time)
 		}
 		got, rest, err := frame.Next(frame.AppendRecord(nil, rec))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/extract"
 )
 
 // startServer runs a NATS server with its MQTT listeners in this process: TCP and websocket.
@@ -41,7 +42,7 @@ func TestWithServer(t *testing.T) {
 			topic := fmt.Sprintf("plant/%d/", qos)
 			src := quick(t, SourceConfig{
 				Broker: Broker{URL: url, ClientID: fmt.Sprintf("source-%d", qos)}, Topics: []string{topic + "#"}, QoS: qos,
-				Key: KeyRule{Kind: KeySegment, Segment: 2},
+				Key: extract.KeyRule{Kind: extract.KeySegment, Segment: 2},
 			}, testDeps(nil))
 			log := newLog(false)
 			run := startSource(t, src, log)

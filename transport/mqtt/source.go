@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/extract"
 	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/dataflow/template"
 )
@@ -23,10 +24,10 @@ type SourceConfig struct {
 	// keeps coming.
 	Topics []string
 	QoS    byte
-	Key    KeyRule
+	Key    extract.KeyRule
 	// ID is a gjson path to a string, a number or a boolean by which repeats are recognised; empty: none.
 	ID   string
-	Time TimeRule
+	Time extract.TimeRule
 }
 
 // Bounds of a source.
@@ -131,10 +132,10 @@ func (c SourceConfig) check() error {
 	if c.QoS > 2 {
 		return fmt.Errorf("QoS %d; give 0, 1 or 2", c.QoS)
 	}
-	if err := c.Key.check(); err != nil {
+	if err := c.Key.Check(); err != nil {
 		return err
 	}
-	return c.Time.check()
+	return c.Time.Check()
 }
 
 // Status may be called at any time.
@@ -206,7 +207,7 @@ func (c SourceConfig) record(m message) (rec frame.Record, recID string, err err
 		return rec, "", fmt.Errorf("message of %d bytes, a record has at most %d", len(m.payload)+m.lost, frame.MaxRecord)
 	}
 	byID := c.ID != ""
-	if byKey, byTime := c.Key.Kind == KeyJSON, c.Time.Path != ""; (byKey || byTime || byID) && !gjson.ValidBytes(m.payload) {
+	if byKey, byTime := c.Key.Kind == extract.KeyJSON, c.Time.Path != ""; (byKey || byTime || byID) && !gjson.ValidBytes(m.payload) {
 		switch {
 		case byKey:
 			return rec, "", fmt.Errorf("the payload is not JSON; the key field %q is needed", c.Key.Path)
@@ -215,12 +216,12 @@ func (c SourceConfig) record(m message) (rec frame.Record, recID string, err err
 		}
 		byID = false
 	}
-	key, err := c.Key.key(m.topic, m.payload)
+	key, err := c.Key.Key(m.topic, m.payload)
 	if err != nil {
 		return rec, "", err
 	}
 	rec.Key = []byte(key)
-	if rec.Time, err = c.Time.time(m.payload, m.arrived); err != nil {
+	if rec.Time, err = c.Time.Time(m.payload, m.arrived); err != nil {
 		return rec, "", err
 	}
 	if key != m.topic {
@@ -230,7 +231,7 @@ func (c SourceConfig) record(m message) (rec frame.Record, recID string, err err
 		}
 	}
 	if byID {
-		recID = id(c.ID, m.payload)
+		recID = extract.ID(c.ID, m.payload)
 	}
 	return rec, recID, rec.Check()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/extract"
 	"github.com/weir-stream/weir/dataflow/frame"
 )
 
@@ -184,7 +185,7 @@ func TestQoS2ForgetsWithTheBroker(t *testing.T) {
 
 func TestLogFull(t *testing.T) {
 	d, log, warn := newDouble(t), newLog(false), &warnings{}
-	s := quick(t, SourceConfig{Broker: d.broker("c"), QoS: 1, Key: KeyRule{Kind: KeyJSON, Path: "k"}}, testDeps(warn))
+	s := quick(t, SourceConfig{Broker: d.broker("c"), QoS: 1, Key: extract.KeyRule{Kind: extract.KeyJSON, Path: "k"}}, testDeps(warn))
 	run := startSource(t, s, log)
 	p := d.openSource(false)
 	log.setFull(true)
@@ -359,7 +360,7 @@ func TestForget(t *testing.T) {
 }
 
 func TestRecords(t *testing.T) {
-	jsonKey := KeyRule{Kind: KeyJSON, Path: "m.id"}
+	jsonKey := extract.KeyRule{Kind: extract.KeyJSON, Path: "m.id"}
 	for _, c := range []struct {
 		name           string
 		cfg            SourceConfig
@@ -370,27 +371,27 @@ func TestRecords(t *testing.T) {
 		dead           string
 	}{
 		{name: "default", topic: "p/a/7", payload: "\x00raw", key: "p/a/7", time: clockNow},
-		{name: "segment", cfg: SourceConfig{Key: KeyRule{Kind: KeySegment, Segment: 2}}, topic: "p/a/7", key: "7", header: "p/a/7", time: clockNow},
-		{name: "empty segment", cfg: SourceConfig{Key: KeyRule{Kind: KeySegment, Segment: 0}}, topic: "/a", key: "", header: "/a", time: clockNow},
-		{name: "no segment", cfg: SourceConfig{Key: KeyRule{Kind: KeySegment, Segment: 3}}, topic: "p/a/7", dead: `key segment 3: topic "p/a/7" has no such level`},
-		{name: "const", cfg: SourceConfig{Key: KeyRule{Kind: KeyConst, Const: "all"}}, topic: "t", key: "all", header: "t", time: clockNow},
+		{name: "segment", cfg: SourceConfig{Key: extract.KeyRule{Kind: extract.KeySegment, Segment: 2}}, topic: "p/a/7", key: "7", header: "p/a/7", time: clockNow},
+		{name: "empty segment", cfg: SourceConfig{Key: extract.KeyRule{Kind: extract.KeySegment, Segment: 0}}, topic: "/a", key: "", header: "/a", time: clockNow},
+		{name: "no segment", cfg: SourceConfig{Key: extract.KeyRule{Kind: extract.KeySegment, Segment: 3}}, topic: "p/a/7", dead: `key segment 3: topic "p/a/7" has no such level`},
+		{name: "const", cfg: SourceConfig{Key: extract.KeyRule{Kind: extract.KeyConst, Const: "all"}}, topic: "t", key: "all", header: "t", time: clockNow},
 		{name: "json key", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":"x\u0041"}}`, key: "xA", header: "t", time: clockNow},
 		{name: "json key number", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":12345678901234567890}}`, key: "12345678901234567890", header: "t", time: clockNow},
 		{name: "json key is the topic", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":"t"}}`, key: "t", time: clockNow},
 		{name: "json key missing", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":null}}`, dead: `key field "m.id" is missing`},
 		{name: "json key object", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":{}}}`, dead: `key field "m.id" is an object`},
 		{name: "not json", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":"x"}`, dead: `not JSON; the key field "m.id" is needed`},
-		{name: "ms", cfg: SourceConfig{Time: TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":1699999999999}`, key: "t", time: 1699999999999},
-		{name: "s", cfg: SourceConfig{Time: TimeRule{"ts", Seconds}}, topic: "t", payload: `{"ts":1699999999.123}`, key: "t", time: 1699999999123},
-		{name: "us", cfg: SourceConfig{Time: TimeRule{"ts", Microseconds}}, topic: "t", payload: `{"ts":1699999999123999}`, key: "t", time: 1699999999123},
-		{name: "ns before 1970", cfg: SourceConfig{Time: TimeRule{"ts", Nanoseconds}}, topic: "t", payload: `{"ts":-1}`, key: "t", time: -1},
-		{name: "rfc3339", cfg: SourceConfig{Time: TimeRule{"ts", RFC3339}}, topic: "t", payload: `{"ts":"2023-11-14T22:13:20.5+00:00"}`, key: "t", time: 1700000000500},
-		{name: "rfc3339 wrong", cfg: SourceConfig{Time: TimeRule{"ts", RFC3339}}, topic: "t", payload: `{"ts":"yesterday"}`, dead: `time field "ts" is "yesterday"`},
-		{name: "rfc3339 number", cfg: SourceConfig{Time: TimeRule{"ts", RFC3339}}, topic: "t", payload: `{"ts":5}`, dead: `must be a string`},
-		{name: "time missing", cfg: SourceConfig{Time: TimeRule{Path: "ts"}}, topic: "t", payload: `{}`, dead: `time field "ts" is missing`},
-		{name: "time text", cfg: SourceConfig{Time: TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":"1"}`, dead: `must be a number`},
-		{name: "time absurd", cfg: SourceConfig{Time: TimeRule{"ts", Seconds}}, topic: "t", payload: `{"ts":1699999999123}`, dead: `outside the years`},
-		{name: "time infinite", cfg: SourceConfig{Time: TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":1e400}`, dead: `time field "ts"`},
+		{name: "ms", cfg: SourceConfig{Time: extract.TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":1699999999999}`, key: "t", time: 1699999999999},
+		{name: "s", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.Seconds}}, topic: "t", payload: `{"ts":1699999999.123}`, key: "t", time: 1699999999123},
+		{name: "us", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.Microseconds}}, topic: "t", payload: `{"ts":1699999999123999}`, key: "t", time: 1699999999123},
+		{name: "ns before 1970", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.Nanoseconds}}, topic: "t", payload: `{"ts":-1}`, key: "t", time: -1},
+		{name: "rfc3339", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.RFC3339}}, topic: "t", payload: `{"ts":"2023-11-14T22:13:20.5+00:00"}`, key: "t", time: 1700000000500},
+		{name: "rfc3339 wrong", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.RFC3339}}, topic: "t", payload: `{"ts":"yesterday"}`, dead: `time field "ts" is "yesterday"`},
+		{name: "rfc3339 number", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.RFC3339}}, topic: "t", payload: `{"ts":5}`, dead: `must be a string`},
+		{name: "time missing", cfg: SourceConfig{Time: extract.TimeRule{Path: "ts"}}, topic: "t", payload: `{}`, dead: `time field "ts" is missing`},
+		{name: "time text", cfg: SourceConfig{Time: extract.TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":"1"}`, dead: `must be a number`},
+		{name: "time absurd", cfg: SourceConfig{Time: extract.TimeRule{"ts", extract.Seconds}}, topic: "t", payload: `{"ts":1699999999123}`, dead: `outside the years`},
+		{name: "time infinite", cfg: SourceConfig{Time: extract.TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":1e400}`, dead: `time field "ts"`},
 		{name: "id", cfg: SourceConfig{ID: "seq"}, topic: "t", payload: `{"seq":17}`, key: "t", time: clockNow, id: "17"},
 		{name: "no id", cfg: SourceConfig{ID: "seq"}, topic: "t", payload: `not json`, key: "t", time: clockNow},
 		{name: "long key", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":"` + strings.Repeat("k", 70000) + `"}}`, dead: "key of 70000 bytes, at most 65535"},
@@ -456,8 +457,8 @@ func TestSourceConfigErrors(t *testing.T) {
 		"+ stands alone":          func(c *SourceConfig) { c.Topics = []string{"a/b+"} },
 		"bytes of UTF-8":          func(c *SourceConfig) { c.Topics = []string{""} },
 		"QoS 3":                   func(c *SourceConfig) { c.QoS = 3 },
-		"the first is 0":          func(c *SourceConfig) { c.Key = KeyRule{Kind: KeySegment, Segment: -1} },
-		"key: the JSON path":      func(c *SourceConfig) { c.Key = KeyRule{Kind: KeyJSON} },
+		"the first is 0":          func(c *SourceConfig) { c.Key = extract.KeyRule{Kind: extract.KeySegment, Segment: -1} },
+		"key: the JSON path":      func(c *SourceConfig) { c.Key = extract.KeyRule{Kind: extract.KeyJSON} },
 		"time: unknown unit":      func(c *SourceConfig) { c.Time.Unit = 9 },
 		"key: unknown kind":       func(c *SourceConfig) { c.Key.Kind = 9 },
 	} {

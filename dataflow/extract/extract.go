@@ -1,4 +1,6 @@
-package mqtt
+// Package extract makes a record's key, id and event time of a message: of where it came from (an MQTT
+// topic, a file's path) and its JSON payload. It is shared by sources.
+package extract
 
 import (
 	"errors"
@@ -51,12 +53,14 @@ type TimeRule struct {
 	Unit TimeUnit
 }
 
-// maxTime bounds event times to what a date of RFC 3339 can show, years 0–9999, in milliseconds.
-const maxTime = 253402300799999
+// MaxTime and MinTime bound event times to what a date of RFC 3339 can show, years 0–9999, in milliseconds.
+const MaxTime = 253402300799999
 
-const minTime = -62167219200000
+// MinTime is the lower one.
+const MinTime = -62167219200000
 
-func (r KeyRule) check() error {
+// Check says what is wrong with the rule.
+func (r KeyRule) Check() error {
 	switch {
 	case r.Kind > KeyConst:
 		return fmt.Errorf("key: unknown kind %d", r.Kind)
@@ -68,15 +72,16 @@ func (r KeyRule) check() error {
 	return nil
 }
 
-func (r TimeRule) check() error {
+// Check says what is wrong with the rule.
+func (r TimeRule) Check() error {
 	if r.Unit > RFC3339 {
 		return fmt.Errorf("time: unknown unit %d", r.Unit)
 	}
 	return nil
 }
 
-// key appends nothing and copies nothing: the result aliases topic, payload or the rule.
-func (r KeyRule) key(topic string, payload []byte) (string, error) {
+// Key is the record's key. It copies nothing: the result aliases topic, payload or the rule.
+func (r KeyRule) Key(topic string, payload []byte) (string, error) {
 	switch r.Kind {
 	case KeySegment:
 		return segment(topic, r.Segment)
@@ -110,8 +115,8 @@ func segment(topic string, n int) (string, error) {
 	return level, nil
 }
 
-// time is the event time in milliseconds since 1970.
-func (r TimeRule) time(payload []byte, arrived int64) (int64, error) {
+// Time is the event time in milliseconds since 1970.
+func (r TimeRule) Time(payload []byte, arrived int64) (int64, error) {
 	if r.Path == "" {
 		return arrived, nil
 	}
@@ -159,7 +164,7 @@ func (r TimeRule) number(raw string) (int64, error) {
 		return 0, fmt.Errorf("time field %q is %s; it must be a number", r.Path, cut(raw))
 	}
 	ms := f * map[TimeUnit]float64{Milliseconds: 1, Seconds: 1e3, Microseconds: 1e-3, Nanoseconds: 1e-6}[r.Unit]
-	if math.Abs(ms) > maxTime { // not every float64 fits an int64
+	if math.Abs(ms) > MaxTime { // not every float64 fits an int64
 		return r.inRange(ms, 0)
 	}
 	return r.inRange(ms, int64(math.Floor(ms+floatSlack)))
@@ -167,7 +172,7 @@ func (r TimeRule) number(raw string) (int64, error) {
 
 // inRange returns ms if the approximation about says that it is neither absurd nor overflown.
 func (r TimeRule) inRange(about float64, ms int64) (int64, error) {
-	if !(about >= minTime && about <= maxTime) {
+	if !(about >= MinTime && about <= MaxTime) {
 		return 0, fmt.Errorf("time field %q is about %.0f ms since 1970, outside the years 0–9999; is its unit right?", r.Path, about)
 	}
 	return ms, nil
@@ -181,8 +186,8 @@ func floorDiv(n, by int64) int64 {
 	return q
 }
 
-// id is the record's id, empty if the payload has none.
-func id(path string, payload []byte) string {
+// ID is the record's id, empty if the payload has none.
+func ID(path string, payload []byte) string {
 	v := gjson.GetBytes(payload, path)
 	switch v.Type {
 	case gjson.String:
