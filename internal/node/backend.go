@@ -141,6 +141,9 @@ func (a *Agent) answerStatus(request []byte) []byte {
 	if job, ok := strings.CutPrefix(string(request), "dead/"); ok {
 		return mustJSON(a.dead.list(job))
 	}
+	if job, ok := strings.CutPrefix(string(request), receivingAsk); ok {
+		return a.answerReceiving(job)
+	}
 	st, err := a.Status(a.life)
 	if err != nil {
 		return mustJSON(api.Status{Notices: []string{err.Error()}})
@@ -350,7 +353,7 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	if !out.Created {
 		if old.live() && samePlan(old.Plan, p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
-			return out, a.waitStarted(ctx, *old)
+			return a.started(ctx, out, *old)
 		}
 		if err := job.Diff(old.Plan, p); err != nil {
 			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
@@ -362,7 +365,16 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	if err := a.putJob(ctx, rec, old); err != nil {
 		return out, err
 	}
-	return out, a.waitStarted(ctx, rec)
+	return a.started(ctx, out, rec)
+}
+
+// started waits until a job runs and its sources receive, so that whoever applied it can publish.
+func (a *Agent) started(ctx context.Context, out api.Applied, rec jobRecord) (api.Applied, error) {
+	if err := a.waitStarted(ctx, rec); err != nil {
+		return out, err
+	}
+	out.Warnings = append(out.Warnings, a.waitReceiving(ctx, rec)...)
+	return out, nil
 }
 
 func missingModules(p *job.Physical) error {
