@@ -1,0 +1,307 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+var errTruncated = errors.New("entries have been truncated")
+
+// disk is what an agent has left after its process has ended: the log up to what was synced, or a
+// little more, saved parts, copies of manifests, dead letters.
+type disk struct {
+	w      *world
+	agent  string
+	last   abs.Position
+	synced abs.Position
+	logs   map[string]*taskLog
+	parts  map[string]*partList
+	copies map[abs.Epoch]abs.EpochRecord
+	dead   map[string][]byte
+
+	syncing   bool
+	fullUntil time.Duration // the log takes no ingest and order entries
+}
+
+func newDisk(w *world, agent string) *disk {
+	return &disk{
+		w: w, agent: agent, logs: map[string]*taskLog{}, parts: map[string]*partList{},
+		copies: map[abs.Epoch]abs.EpochRecord{}, dead: map[string][]byte{},
+	}
+}
+
+// taskLog is one task's part of the agent's log. It implements [dataflow.Log].
+type taskLog struct {
+	d       *disk
+	task    *plannedTask
+	entries []dataflow.Entry // ascending; those up to durable are gone from the disk too
+	all     []dataflow.Entry // the same with all that was ever given up, for restores from old checkpoints
+	front   abs.Position     // given up to here
+	durable abs.Position     // and still so after a power cut
+}
+
+func (d *disk) log(t *plannedTask) *taskLog {
+	l := d.logs[t.name()]
+	if l == nil {
+		l = &taskLog{d: d, task: t}
+		d.logs[t.name()] = l
+	}
+	return l
+}
+
+func (l *taskLog) Append(kind dataflow.EntryKind, data ...[]byte) (abs.Position, error) {
+	if l.d.w.now < l.d.fullUntil && (kind == dataflow.EntryIngest || kind == dataflow.EntryOrder) {
+		return 0, dataflow.ErrLogFull
+	}
+	l.d.last++
+	e := dataflow.Entry{Pos: l.d.last, Kind: kind, Data: bytes.Join(data, nil)}
+	if !l.d.w.rules.forgets(kind) {
+		l.entries = append(l.entries, e)
+		l.all = append(l.all, e)
+	}
+	l.d.commit()
+	l.d.w.agent(l.d.agent).wake(l.task)
+	return e.Pos, nil
+}
+
+func (l *taskLog) Synced() abs.Position {
+	if l.d.w.rules.handOverUnsynced {
+		return l.d.last
+	}
+	return l.d.synced
+}
+
+func (l *taskLog) Last() abs.Position { return l.d.last }
+
+func (l *taskLog) Truncate(upto abs.Position) error {
+	if n := len(l.entries); n > 0 {
+		l.front = max(l.front, min(upto, l.entries[n-1].Pos))
+	}
+	return nil
+}
+
+func (l *taskLog) Follow(from abs.Position) (dataflow.Follower, error) {
+	f := &follower{l: l, after: from}
+	return f, f.check()
+}
+
+// kept is how many entries have not been given up.
+func (l *taskLog) kept() int { return len(l.entries) - l.index(l.front) }
+
+// index is that of the first entry after a position.
+func (l *taskLog) index(after abs.Position) int {
+	return sort.Search(len(l.entries), func(i int) bool { return l.entries[i].Pos > after })
+}
+
+type follower struct {
+	l     *taskLog
+	after abs.Position
+}
+
+func (f *follower) check() error {
+	if f.after < f.l.front {
+		return fmt.Errorf("log of %s read after %d: %w up to %d", f.l.task.id, f.after, errTruncated, f.l.front)
+	}
+	return nil
+}
+
+func (f *follower) Next() (dataflow.Entry, bool, error) {
+	if err := f.check(); err != nil {
+		return dataflow.Entry{}, false, err
+	}
+	i := f.l.index(f.after)
+	if i == len(f.l.entries) {
+		return dataflow.Entry{}, false, nil
+	}
+	e := f.l.entries[i]
+	f.after = e.Pos
+	e.Data = bytes.Clone(e.Data)
+	return e, true, nil
+}
+
+func (f *follower) Ready() <-chan struct{} { return nil }
+func (f *follower) Close()                 {}
+
+// commit begins a group commit if none is running.
+func (d *disk) commit() {
+	proc := d.w.agent(d.agent).proc
+	if d.syncing || proc == nil || d.synced == d.last {
+		return
+	}
+	d.syncing = true
+	proc.after(d.w.some(300*time.Microsecond), func() {
+		upto := d.last
+		proc.after(d.w.some(d.w.profile.sync), func() {
+			d.syncing = false
+			d.synced = upto
+			for _, l := range d.logs {
+				l.forget()
+			}
+			proc.synced()
+			d.commit()
+		})
+	})
+}
+
+// forget makes it durable that entries were given up.
+func (l *taskLog) forget() {
+	l.durable = l.front
+	l.entries = l.entries[l.index(l.durable):]
+}
+
+// crash leaves what survives: of what was not synced some prefix, of what was given up perhaps more.
+func (d *disk) crash(power bool) {
+	d.syncing, d.fullUntil = false, 0
+	keep := d.synced
+	if n := uint64(d.last - d.synced); n > 0 && (!power || d.w.one(2)) {
+		keep += abs.Position(d.w.rng.Uint64N(n + 1))
+	}
+	d.w.trace("disk of %s: log was %d, synced %d, keeps %d", d.agent, d.last, d.synced, keep)
+	d.last, d.synced = keep, keep
+	for _, t := range d.w.topo.tasks { // in a fixed order
+		l := d.logs[t.name()]
+		if l == nil {
+			continue
+		}
+		beyond := func(e dataflow.Entry) bool { return e.Pos > keep }
+		l.entries = slices.DeleteFunc(l.entries, beyond)
+		l.all = slices.DeleteFunc(l.all, beyond)
+		if d.w.one(2) {
+			l.front = l.durable
+		}
+	}
+}
+
+// partList is one task's snapshots. It implements the task's side of [dataflow.SnapshotStore].
+type partList struct {
+	list    []*savedPart // ascending
+	highest dataflow.Version
+}
+
+type savedPart struct {
+	info    dataflow.PartInfo
+	changes []dataflow.Change
+	dropped bool // kept for the sake of later ones
+}
+
+// store is the disk's side that [dataflow.Env] wants.
+type store struct{ d *disk }
+
+func (s store) of(task string) *partList {
+	p := s.d.parts[task]
+	if p == nil {
+		p = &partList{}
+		s.d.parts[task] = p
+	}
+	return p
+}
+
+func (s store) Save(info dataflow.PartInfo, changes []dataflow.Change) error {
+	p := s.of(info.Task)
+	if info.Version <= p.highest {
+		return fmt.Errorf("save version %d of %s: version %d has been saved before it", info.Version, info.Task, p.highest)
+	}
+	if !info.Full && len(p.list) == 0 {
+		return fmt.Errorf("save version %d of %s: the first must be full", info.Version, info.Task)
+	}
+	if info.Full {
+		p.list = slices.DeleteFunc(p.list, func(o *savedPart) bool { return o.dropped })
+	}
+	own := &savedPart{info: info}
+	own.info.Meta = bytes.Clone(info.Meta)
+	for _, c := range changes {
+		own.changes = append(own.changes, dataflow.Change{Space: c.Space, Key: bytes.Clone(c.Key), Value: bytes.Clone(c.Value)})
+	}
+	p.list = append(p.list, own)
+	p.highest = info.Version
+	return nil
+}
+
+func (s store) Parts(task string) ([]dataflow.PartInfo, error) {
+	var out []dataflow.PartInfo
+	for _, p := range s.of(task).list {
+		if !p.dropped {
+			info := p.info
+			info.Meta = s.d.w.rules.restored(info.Meta)
+			out = append(out, info)
+		}
+	}
+	return out, nil
+}
+
+func (s store) Load(task string, v dataflow.Version, visit func(dataflow.Change) error) error {
+	state, err := s.state(task, v)
+	if err != nil {
+		return err
+	}
+	for _, c := range state {
+		borrowed := dataflow.Change{Space: c.Space, Key: bytes.Clone(c.Key), Value: bytes.Clone(c.Value)}
+		if err := visit(borrowed); err != nil {
+			return err
+		}
+		clear(borrowed.Key)
+		clear(borrowed.Value)
+	}
+	return nil
+}
+
+// state is the whole state at a version, in key order.
+func (s store) state(task string, v dataflow.Version) ([]dataflow.Change, error) {
+	newest := map[string]dataflow.Change{}
+	found := false
+	for _, p := range s.of(task).list {
+		if p.info.Version > v {
+			break
+		}
+		if p.info.Full {
+			clear(newest)
+		}
+		for _, c := range p.changes {
+			newest[string(byte(c.Space))+string(c.Key)] = c
+		}
+		found = p.info.Version == v && !p.dropped
+	}
+	if !found {
+		return nil, fmt.Errorf("task %s has no usable part of version %d", task, v)
+	}
+	var keys []string
+	for k, c := range newest {
+		if c.Value != nil {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	var out []dataflow.Change
+	for _, k := range keys {
+		out = append(out, newest[k])
+	}
+	return out, nil
+}
+
+func (s store) Reject(string, dataflow.Version, string) error {
+	return errors.New("nothing rejects parts")
+}
+
+// drop hides the parts below a version.
+func (s store) drop(task string, below uint64) {
+	for _, p := range s.of(task).list {
+		p.dropped = p.dropped || uint64(p.info.Version) < below
+	}
+}
+
+// deadLetters implements [dataflow.DeadLetters].
+type deadLetters struct{ d *disk }
+
+func (l deadLetters) Put(task, key string, rec frame.Record, _ string) error {
+	l.d.w.trace("dead letter of %s: %s, record %d", task, key, decodeValue(rec.Value).id)
+	l.d.dead[task+" "+key] = bytes.Clone(rec.Value)
+	return nil
+}

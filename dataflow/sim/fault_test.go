@@ -1,0 +1,239 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// fault is one kind of thing that goes wrong. It returns false if it finds nothing to break.
+type fault struct {
+	name   string
+	weight int
+	strike func(c *chaos) bool
+}
+
+var faults = []fault{
+	{"kill", 6, func(c *chaos) bool { return c.endProcess(c.anyAgent(), false) }},
+	{"power", 6, func(c *chaos) bool { return c.endProcess(c.anyAgent(), true) }},
+	{"kill-all", 1, func(c *chaos) bool { return c.endAll(false) }},
+	{"power-all", 2, func(c *chaos) bool { return c.endAll(true) }},
+	{"tail", 4, (*chaos).loseTail},
+	{"empty", 2, func(c *chaos) bool { return c.emptyStream(c.anyStream()) }},
+	{"site", 1, (*chaos).loseSite},
+	{"cut", 4, (*chaos).cutOff},
+	{"term", 4, (*chaos).newTerm},
+	{"slow", 3, (*chaos).slowDisk},
+	{"save", 3, func(c *chaos) bool { c.failSaves = 1 + c.w.rng.IntN(2); return true }},
+	{"full", 2, (*chaos).fillLog},
+	{"trap", 3, func(c *chaos) bool { c.trap[string(c.anyTask().id)] = true; return true }},
+	{"task", 3, (*chaos).failTask},
+}
+
+var errDisk = errors.New("the disk does not take it")
+
+// chaos is what goes wrong, and what has.
+type chaos struct {
+	w         *world
+	table     []fault
+	total     int // of weights
+	counts    map[string]int
+	trap      map[string]bool // operators that trap on their next record, once
+	failSaves int
+	slowUntil map[string]time.Duration
+	at        int // the only strike is after this event; 0: by chance
+	only      *fault
+	calmSince time.Duration
+}
+
+func newChaos(w *world, opt options) *chaos {
+	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
+	for _, f := range faults {
+		if len(opt.faults) == 0 || slices.Contains(opt.faults, f.name) {
+			c.table = append(c.table, f)
+			c.total += f.weight
+		}
+	}
+	return c
+}
+
+func (c *chaos) count(what string) { c.counts[what]++ }
+
+// strike may break something between two events.
+func (c *chaos) strike() {
+	switch {
+	case c.w.calm || c.total == 0 || c.at != 0 && c.w.count != c.at || c.at == 0 && c.w.rng.Float64() >= c.w.profile.strikes:
+		return
+	}
+	n := c.w.rng.IntN(c.total)
+	for _, f := range c.table {
+		if n -= f.weight; n < 0 {
+			c.w.trace("FAULT %s", f.name)
+			if f.strike(c) {
+				c.count(f.name)
+			}
+			return
+		}
+	}
+}
+
+// watch ends the bad time, and the run when there is nothing left to do.
+func (c *chaos) watch() {
+	c.w.after(50*time.Millisecond, c.watch)
+	if !c.w.calm {
+		if c.w.now > c.w.profile.storm && c.w.allPublished() {
+			c.heal()
+		}
+		return
+	}
+	if c.w.oracle.finished() {
+		c.w.settled = true
+		return
+	}
+	if c.w.now-c.calmSince > patience {
+		c.w.fail("no progress in %v without faults: %s", patience, c.w.stuck())
+	}
+}
+
+func (w *world) allPublished() bool {
+	for _, b := range w.brokers {
+		if b.published < len(b.messages) {
+			return false
+		}
+	}
+	return true
+}
+
+// heal makes everything work from now on.
+func (c *chaos) heal() {
+	w := c.w
+	w.trace("CALM")
+	w.calm, c.calmSince = true, w.now
+	w.profile.grantLoss, w.profile.ackLoss, w.profile.writeLoss = 0, 0, 0
+	c.failSaves = 0
+	clear(c.slowUntil)
+	clear(c.trap)
+	for _, a := range w.agents {
+		a.disk.fullUntil = 0
+		a.boot()
+		a.setCut(false)
+	}
+}
+
+func (c *chaos) anyAgent() *agent { return c.w.agents[c.w.rng.IntN(len(c.w.agents))] }
+
+func (c *chaos) anyTask() *plannedTask { return c.w.topo.tasks[c.w.rng.IntN(len(c.w.topo.tasks))] }
+
+func (c *chaos) anyStream() *stream {
+	for {
+		if t := c.anyTask(); !t.source {
+			return c.w.streams[t.id]
+		}
+	}
+}
+
+// endProcess ends an agent's process and starts it again some time later.
+func (c *chaos) endProcess(a *agent, power bool) bool {
+	if a.proc == nil {
+		return false
+	}
+	c.w.trace("%s ends, power cut: %v", a.name, power)
+	a.end(power)
+	c.w.after(c.w.some([]time.Duration{time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[c.w.rng.IntN(3)]), a.boot)
+	return true
+}
+
+func (c *chaos) endAll(power bool) bool {
+	struck := false
+	for _, a := range c.w.agents {
+		struck = c.endProcess(a, power) || struck
+	}
+	return struck
+}
+
+func (c *chaos) loseTail() bool {
+	s := c.anyStream()
+	if len(s.frames) == 0 {
+		return false
+	}
+	s.loseTail(c.w.rng.IntN(len(s.frames)))
+	c.w.trace("stream of %s loses its tail: %s", s.t.id, s)
+	return true
+}
+
+func (c *chaos) emptyStream(s *stream) bool {
+	if !s.exists {
+		return false
+	}
+	s.empty()
+	c.w.trace("stream of %s is lost", s.t.id)
+	if c.w.one(2) {
+		s.ensure() // somebody has made it again already
+	}
+	return true
+}
+
+func (c *chaos) loseSite() bool {
+	c.endAll(true)
+	for _, t := range c.w.topo.tasks {
+		if !t.source {
+			c.emptyStream(c.w.streams[t.id])
+		}
+	}
+	return true
+}
+
+func (c *chaos) cutOff() bool {
+	a := c.anyAgent()
+	if a.cut {
+		return false
+	}
+	a.setCut(true)
+	c.w.after(c.w.some([]time.Duration{50 * time.Millisecond, time.Second, 4 * time.Second}[c.w.rng.IntN(3)]), func() { a.setCut(false) })
+	return true
+}
+
+// newTerm takes the lease from a coordinator that does not notice.
+func (c *chaos) newTerm() bool {
+	n := len(c.w.leaders)
+	c.w.newTerm()
+	return len(c.w.leaders) > n
+}
+
+func (c *chaos) slowDisk() bool {
+	c.slowUntil[c.anyAgent().name] = c.w.now + 2*time.Second
+	return true
+}
+
+func (c *chaos) persistTime(a *agent) time.Duration {
+	d := c.w.some(c.w.profile.persist)
+	if c.w.now < c.slowUntil[a.name] {
+		d += time.Second
+	}
+	return d
+}
+
+func (c *chaos) saveError() error {
+	if c.failSaves == 0 {
+		return nil
+	}
+	c.failSaves--
+	return errDisk
+}
+
+func (c *chaos) fillLog() bool {
+	c.anyAgent().disk.fullUntil = c.w.now + c.w.some(time.Second)
+	return true
+}
+
+// failTask ends one task alone, as a failed adapter does.
+func (c *chaos) failTask() bool {
+	t := c.anyTask()
+	r := c.w.agent(t.agent).runner(t)
+	if r == nil || r.run == nil {
+		return false
+	}
+	c.w.trace("%s fails", t.id)
+	r.restart()
+	return true
+}

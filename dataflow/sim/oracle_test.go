@@ -1,0 +1,314 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
+)
+
+// oracle knows what must hold.
+type oracle struct {
+	w       *world
+	items   map[int][]uint64 // hash of every item ever sent, by channel and number
+	grant   map[*taskRun]dataflow.Grant
+	commits []*checkpoint
+	restore *checkpoint // of the run that this one continues
+	mark    abs.Epoch   // newest epoch when all was delivered
+	marked  bool
+	why     string // it is not over
+}
+
+// checkpoint is a committed one, with the parts as they were at that time.
+type checkpoint struct {
+	record abs.EpochRecord
+	parts  map[abs.TaskID]*savedPart
+	handed map[string]abs.Seq // by sink channel
+	from   *world
+}
+
+func newOracle(w *world) *oracle {
+	return &oracle{w: w, items: map[int][]uint64{}, grant: map[*taskRun]dataflow.Grant{}}
+}
+
+// sent: under equal numbers there are equal items, for ever.
+func (o *oracle) sent(s *send) {
+	h, payload, err := frame.Decode(s.data)
+	if err != nil {
+		o.w.fail("channel %s: a malformed frame was sent: %v", s.c.id, err)
+	}
+	n := h.First
+	if h.Kind != frame.Data {
+		o.item(s.c, n, payload)
+		return
+	}
+	for len(payload) > 0 {
+		size, err := frame.Skip(payload, 1)
+		if err != nil {
+			o.w.fail("channel %s: %v", s.c.id, err)
+		}
+		o.item(s.c, n, payload[:size])
+		payload = payload[size:]
+		n++
+	}
+}
+
+func (o *oracle) item(c *plannedChannel, n uint64, content []byte) {
+	items := o.items[c.index]
+	for uint64(len(items)) < n {
+		items = append(items, 0)
+	}
+	hash := hashOf(content) | 1
+	if old := items[n-1]; old != 0 && old != hash {
+		o.w.fail("channel %s: number %d is sent with another content", c.id, n)
+	}
+	items[n-1] = hash
+	o.items[c.index] = items
+}
+
+// serving notes what a task is asked for.
+func (o *oracle) serving(r *taskRun, g dataflow.Grant) { o.grant[r] = g }
+
+// recovered: a task is only rewound for numbers that a stream has lost.
+func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
+	if o.restore != nil {
+		return // from an old checkpoint, with all streams empty
+	}
+	o.w.chaos.count("restored: " + rec.Level)
+	if rec.Level != "rewind" {
+		return
+	}
+	g := o.grant[r]
+	c := o.w.topo.channels[g.Channel]
+	if lost := o.w.streams[c.to.id].lost[g.Channel]; g.Next > lost {
+		o.w.fail("%s is rewound for number %d of channel %s, of which the stream has lost nothing beyond %d", r.r.t.id, g.Next, c.id, lost)
+	}
+}
+
+// failed: no task fails.
+func (o *oracle) failed(r *taskRun, err error) { o.w.fail("%s failed: %v", r.r.t.id, err) }
+
+// written holds every change of an epoch's key against the rules.
+func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
+	legal := map[abs.EpochState][]abs.EpochState{
+		abs.Started: {abs.Started, abs.Aborted, abs.Committed}, abs.Committed: {abs.Replicated},
+	}
+	switch {
+	case !existed && r.State != abs.Started, existed && !slices.Contains(legal[old.State], r.State):
+		o.w.fail("%v goes from %q to %q by term %d", r.Epoch, old.State, r.State, r.Term)
+	case existed && r.Term < old.Term:
+		o.w.fail("%v: term %d writes after term %d", r.Epoch, r.Term, old.Term)
+	}
+	o.w.chaos.count("epoch " + string(r.State))
+	if r.Manifest() {
+		o.committed(r)
+	}
+}
+
+// committed: every part is on its disk, loads, and the numbers fit together.
+func (o *oracle) committed(r abs.EpochRecord) {
+	if err := abs.Check(o.w.topo.plan(), abs.ExactlyOnce, r.Parts); err != nil {
+		o.w.fail("%v is committed although %v", r.Epoch, err)
+	}
+	c := &checkpoint{record: through(r), parts: map[abs.TaskID]*savedPart{}, handed: map[string]abs.Seq{}, from: o.w}
+	for _, t := range o.w.topo.tasks {
+		disk := store{o.w.agent(t.agent).disk}
+		version := dataflow.Version(r.Parts[t.id].Version)
+		state, err := disk.state(t.name(), version)
+		if err != nil {
+			o.w.fail("%v is committed, but %v", r.Epoch, err)
+		}
+		for _, p := range disk.of(t.name()).list {
+			if p.info.Version == version {
+				part := &savedPart{info: p.info, changes: state}
+				part.info.Full = true
+				c.parts[t.id] = part
+			}
+		}
+		rep, err := dataflow.ReportOf(c.parts[t.id].info)
+		if err != nil || !maps.Equal(rep.Cut.Sent, r.Parts[t.id].Cut.Sent) || !maps.Equal(rep.Cut.Consumed, r.Parts[t.id].Cut.Consumed) {
+			o.w.fail("%v: the manifest says of %s %+v, its part %+v (%v)", r.Epoch, t.id, r.Parts[t.id].Cut, rep.Cut, err)
+		}
+	}
+	o.commits = append(o.commits, c)
+}
+
+// finished says whether all is delivered and, two counting checkpoints later, nothing is kept that is
+// needed no more.
+func (o *oracle) finished() bool {
+	if o.why = o.lacking(); o.why != "" {
+		return false
+	}
+	if o.restore != nil {
+		return true
+	}
+	epochs := o.w.kv.epochs()
+	if !o.marked {
+		o.mark, o.marked = epochs[len(epochs)-1], true
+	}
+	o.why = o.kept()
+	return o.why == ""
+}
+
+// lacking says what has not been delivered yet.
+func (o *oracle) lacking() string {
+	if want := o.expected(); o.w.outside.items < want {
+		return fmt.Sprintf("%d of %d items are delivered", o.w.outside.items, want)
+	}
+	for _, b := range o.w.brokers {
+		if n := b.acknowledged(); n < len(b.messages) && o.restore == nil {
+			return fmt.Sprintf("%d of %d messages of %s are acknowledged", n, len(b.messages), b.t.id)
+		}
+	}
+	return ""
+}
+
+func (o *oracle) expected() int {
+	if o.restore != nil {
+		n := 0
+		for channel, got := range o.restore.from.outside.got {
+			n += len(got) - int(o.restore.handed[channel])
+		}
+		return n
+	}
+	n := 0
+	for _, b := range o.w.brokers {
+		for _, m := range b.messages {
+			n += b.t.pathsOf(m.poison)
+		}
+	}
+	return n
+}
+
+// pathsOf is how many copies of a message reach sinks.
+func (t *plannedTask) pathsOf(poison uint8) int {
+	if int(poison) == t.level+1 {
+		return 0
+	}
+	n := 0
+	if t.sink {
+		n++
+	}
+	for _, e := range t.edges {
+		n += e[0].to.pathsOf(poison)
+	}
+	return n
+}
+
+// Bounds of what may be left when nothing flows but barriers.
+const (
+	leftEntries = 24 // of a task's log: what belongs to the epochs since the counting one
+	leftFrames  = 6  // of a channel
+	leftParts   = 4
+)
+
+// kept says what is kept that should be gone.
+func (o *oracle) kept() string {
+	for _, a := range o.w.agents {
+		if a.proc == nil || a.proc.counted < o.mark+2 || a.proc.purges > 0 {
+			return a.name + " has not taken the second counting checkpoint"
+		}
+		for _, r := range a.proc.runners {
+			if n := r.log.kept(); n > leftEntries {
+				return fmt.Sprintf("the log of %s keeps %d entries", r.t.id, n)
+			}
+			parts, err := store{a.disk}.Parts(r.t.name())
+			if err != nil || len(parts) > leftParts {
+				return fmt.Sprintf("%s keeps %d parts (%v)", r.t.id, len(parts), err)
+			}
+		}
+	}
+	for _, t := range o.w.topo.tasks {
+		of := map[int]int{}
+		for _, f := range o.w.streams[t.id].frames {
+			if of[f.channel]++; of[f.channel] > leftFrames {
+				return fmt.Sprintf("the stream of %s keeps frames: %s", t.id, o.w.streams[t.id])
+			}
+		}
+	}
+	return ""
+}
+
+// atEnd: every record has had its effect once, in states and outside.
+func (o *oracle) atEnd() {
+	ids := map[uint32]int{}
+	for _, t := range o.w.topo.tasks {
+		if t.sink {
+			o.sinkAtEnd(string(t.id)+">out", ids)
+		}
+	}
+	of := o.w
+	if o.restore != nil {
+		of = o.restore.from
+	}
+	for _, b := range of.brokers {
+		for _, m := range b.messages {
+			if want := b.t.pathsOf(m.poison); ids[m.id] != want {
+				o.w.fail("record %d of %s has reached the outside %d times, not %d", m.id, b.t.id, ids[m.id], want)
+			}
+		}
+	}
+	if o.restore == nil {
+		o.deadAtEnd()
+	}
+}
+
+// sinkAtEnd: numbers without gap, and as many records in the state as numbers.
+func (o *oracle) sinkAtEnd(channel string, ids map[uint32]int) {
+	got := o.w.outside.got[channel]
+	total, before := len(got), abs.Seq(0)
+	if o.restore != nil {
+		before = o.restore.handed[channel]
+		total += int(before)
+	}
+	for n := abs.Seq(1); n <= abs.Seq(total); n++ {
+		content, ok := got[n]
+		if n <= before {
+			content, ok = o.restore.from.outside.got[channel][n]
+		}
+		if !ok {
+			o.w.fail("%s: number %d is missing, of %d", channel, n, total)
+		}
+		r, _, err := frame.Next(content)
+		if err != nil {
+			o.w.fail("%v", err)
+		}
+		v := decodeValue(r.Value)
+		if v.count != uint64(n) {
+			o.w.fail("%s: number %d is the operator's record %d: its state is not what it has sent", channel, n, v.count)
+		}
+		ids[v.id]++
+	}
+}
+
+// deadAtEnd: what an operator always traps on is set aside once.
+func (o *oracle) deadAtEnd() {
+	dead := map[uint32]int{}
+	for _, a := range o.w.agents {
+		for _, rec := range a.disk.dead {
+			dead[decodeValue(rec).id]++
+		}
+	}
+	for _, b := range o.w.brokers {
+		for _, m := range b.messages {
+			if want := b.t.trapsOn(m.poison); dead[m.id] != want {
+				o.w.fail("record %d of %s is %d times among the dead letters, not %d", m.id, b.t.id, dead[m.id], want)
+			}
+		}
+	}
+}
+
+// trapsOn is how many operators give a message up.
+func (t *plannedTask) trapsOn(poison uint8) int {
+	if int(poison) == t.level+1 {
+		return 1
+	}
+	n := 0
+	for _, e := range t.edges {
+		n += e[0].to.trapsOn(poison)
+	}
+	return n
+}

@@ -1,0 +1,72 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+)
+
+// profile is what sort of world a run has: its pace, its limits and how much goes wrong by itself.
+type profile struct {
+	messages int           // per source
+	pace     time.Duration // between two of a source
+	batch    int           // messages in one ingest entry
+	padding  int           // bytes of a value
+	poison   float64       // share of messages that some operator traps on
+	dedupe   int
+
+	sync    time.Duration // of the log
+	link    time.Duration // of frames, their acknowledgements and grants
+	control time.Duration // of the control plane
+	turn    time.Duration // between two steps of a task
+	persist time.Duration // of a part
+
+	grantLoss, ackLoss, writeLoss float64
+
+	window       int // bytes that a sender may have under way; 0: as the task says
+	streamFrames int // that a stream takes per channel
+
+	checkpoints abs.Config
+	goneAfter   time.Duration
+	laggard     string // an agent whose watch of the control plane is slow
+	storm       time.Duration
+	strikes     float64 // faults per event
+}
+
+func newProfile(w *world, opt options) profile {
+	pick := func(choices ...int) int { return choices[w.rng.IntN(len(choices))] }
+	ms := func(choices ...int) time.Duration { return time.Duration(pick(choices...)) * time.Millisecond }
+	p := profile{
+		messages: pick(10, 20, 40), pace: ms(2, 20, 60), batch: pick(1, 3, 8), padding: pick(0, 20, 200), dedupe: 1024,
+		sync: ms(1, 3, 20), link: ms(1, 5, 30), control: ms(2, 10), turn: time.Duration(pick(50, 500, 3000)) * time.Microsecond, persist: ms(5, 30, 150),
+		window: pick(0, 1), streamFrames: 1 << 16,
+		checkpoints: abs.Config{IntervalMs: int64(pick(100, 300, 800)), MinPauseMs: int64(pick(0, 50)), TimeoutMs: int64(pick(400, 1500, 4000))},
+		goneAfter:   2 * time.Second,
+		storm:       time.Duration(1+w.rng.IntN(4)) * time.Second,
+	}
+	if w.one(3) {
+		p.grantLoss, p.ackLoss, p.writeLoss = 0.1, 0.03, 0.05
+	}
+	if w.one(3) {
+		p.poison = 0.05
+	}
+	if w.one(3) {
+		p.laggard = w.topo.agents()[w.rng.IntN(len(w.topo.agents()))]
+	}
+	if w.one(12) {
+		p.padding, p.messages = 90_000, 10 // four frames reach the limits of memory and credit
+	}
+	p.strikes = []float64{0.0002, 0.001, 0.004}[w.rng.IntN(3)]
+	if opt.adjust != nil {
+		opt.adjust(&p)
+	}
+	return p
+}
+
+// lag is how much slower than others an agent sees the control plane.
+func (p profile) lag(a *agent) time.Duration {
+	if a.name == p.laggard {
+		return 30
+	}
+	return 1
+}
