@@ -309,7 +309,10 @@ func TestSinkPortProperty(t *testing.T) {
 				}
 			},
 			"log what is news": func(t *rapid.T) { note(p.news()) },
-			"snapshot": func(t *rapid.T) {
+			"snapshot": func(t *rapid.T) { // in replay, none is taken again
+				if p.next < parts[len(parts)-1].next {
+					return
+				}
 				pt := part{next: p.next, sum: p.sum, handed: p.handed, handedSum: p.handedSum}
 				for _, it := range p.items {
 					pt.outbox = append(pt.outbox, it.record)
@@ -322,8 +325,7 @@ func TestSinkPortProperty(t *testing.T) {
 				p = portOf(sink)
 				confirmed = 0
 				p.handed, p.handedSum = logged.number, logged.sum
-				pt := pick()
-				seek(pt)
+				seek(parts[len(parts)-1])
 				floor = p.handed
 				if logged.number < p.handed {
 					logged = handedEntry{3, p.handed, p.handedSum}
