@@ -119,7 +119,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		cfg := SourceConfig{
 			Key: extract.KeyRule{Kind: extract.KeyKind(kind % 4), Segment: segment & 0xff, Path: key, Const: key}, ID: id,
-			Time: extract.TimeRule{at, extract.TimeUnit(unit % 5)},
+			Time: extract.TimeRule{Path: at, Unit: extract.TimeUnit(unit % 5)},
 		}
 		m := message{topic: topic, payload: payload, arrived: clockNow}
 		rec, recID, err := cfg.record(m)
