@@ -34,6 +34,7 @@ const (
 	EntryHanded                       // sink: handed over up to a number
 	EntryReserve                      // output: may hand over up to a number without credit after a restart
 	EntryGiveUp                       // a record given up: position of its entry, index
+	EntryEnd                          // source task: the input has ended
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.
@@ -179,6 +180,10 @@ type IngestBatch struct {
 	Payload []byte
 	Count   int
 	IDs     []byte
+	// Cursor is where the source stands after the batch, in a form of its own: what a source that can
+	// read its input again from any place, such as a file's offset, needs to go on from. It is state of
+	// the source's operator, kept with the batch and in snapshots.
+	Cursor []byte
 }
 
 // Ingest is where a source puts what it receives.
@@ -186,6 +191,10 @@ type Ingest interface {
 	// Append logs a batch and calls durable, from another goroutine, once it is on disk. It copies
 	// the batch. [ErrLogFull] means that nothing was logged: do not acknowledge, try again later.
 	Append(b IngestBatch, durable func()) error
+	// Cursor is that of the last batch logged, nil if there is none.
+	Cursor() []byte
+	// End says that the input has ended: nothing is appended after it. It is logged like a batch.
+	End() error
 	// DeadLetter keeps a record that cannot be taken, with the reason, and calls durable likewise.
 	DeadLetter(rec frame.Record, reason string, durable func()) error
 }

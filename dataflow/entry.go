@@ -12,7 +12,9 @@ import (
 
 // Log entries, little-endian; varints as in encoding/binary.
 //
-//	ingest   stamp (8 bytes, ms) | record count (uvarint) | length of ids (uvarint) | ids | records
+//	ingest   stamp (8 bytes, ms) | record count (uvarint) | length of ids (uvarint) | ids |
+//	         length of the cursor (uvarint) | cursor | records
+//	end      empty
 //	barrier  epoch (uvarint) | final (1 byte)
 //	order    stamp (8 bytes, ms) | channel (uvarint) | first number (uvarint) | count (uvarint)
 //	control  kind (1 byte) | epoch (uvarint) | agent
@@ -26,13 +28,16 @@ type ingestEntry struct {
 	stamp   int64
 	count   int
 	ids     []byte
+	cursor  []byte // empty: the source has none
 	payload []byte
 }
 
-func ingestHead(stamp int64, count, ids int) []byte {
-	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 20), uint64(stamp))
+// ingestHead is an ingest entry up to its records.
+func ingestHead(stamp int64, count int, ids, cursor []byte) []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 24+len(ids)+len(cursor)), uint64(stamp))
 	b = binary.AppendUvarint(b, uint64(count))
-	return binary.AppendUvarint(b, uint64(ids))
+	b = append(binary.AppendUvarint(b, uint64(len(ids))), ids...)
+	return append(binary.AppendUvarint(b, uint64(len(cursor))), cursor...)
 }
 
 func decodeIngest(b []byte) (e ingestEntry, err error) {
@@ -41,6 +46,7 @@ func decodeIngest(b []byte) (e ingestEntry, err error) {
 	e.count = r.int()
 	ids := r.uvarint()
 	e.ids = r.bytes(ids)
+	e.cursor = r.bytes(r.uvarint())
 	e.payload = r.b
 	return e, r.err
 }

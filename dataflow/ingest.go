@@ -29,7 +29,9 @@ type IngestLog struct {
 	clock func() int64
 
 	mu      sync.Mutex
-	closed  bool
+	closed  bool // by a final barrier: it may be opened again
+	ended   bool
+	cursor  []byte
 	last    abs.Epoch
 	waiting []durableCall
 	records atomic.Uint64
@@ -50,16 +52,47 @@ func NewIngestLog(task string, log Log, dead DeadLetters, clock func() int64) *I
 func (g *IngestLog) Append(b IngestBatch, durable func()) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.closed || g.ended {
 		return ErrClosed
 	}
-	pos, err := g.log.Append(EntryIngest, ingestHead(g.clock(), b.Count, len(b.IDs)), b.IDs, b.Payload)
+	pos, err := g.log.Append(EntryIngest, ingestHead(g.clock(), b.Count, b.IDs, b.Cursor), b.Payload)
 	if err != nil {
 		return err
+	}
+	if len(b.Cursor) > 0 {
+		g.cursor = append([]byte(nil), b.Cursor...)
 	}
 	g.records.Add(uint64(b.Count))
 	g.waiting = append(g.waiting, durableCall{pos, durable})
 	return nil
+}
+
+// Cursor implements [Ingest].
+func (g *IngestLog) Cursor() []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cursor
+}
+
+// End implements [Ingest].
+func (g *IngestLog) End() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return nil
+	}
+	if _, err := g.log.Append(EntryEnd); err != nil {
+		return err
+	}
+	g.ended = true
+	return nil
+}
+
+// Resume sets what a restored task knows of its source: where it stands, and whether it has ended.
+func (g *IngestLog) Resume(cursor []byte, ended bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cursor, g.ended = cursor, ended
 }
 
 // DeadLetter implements [Ingest].

@@ -32,7 +32,7 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID) error {
 		info.Bytes += int64(len(c.Key) + len(c.Value))
 	}
 	now := t.env.Stopwatch()
-	r := PartReport{Info: info, Cut: t.cut(), Aligned: aligned, FreezeMS: ms(now - from)}
+	r := PartReport{Info: info, Cut: t.cut(), Aligned: aligned, Ended: t.ended, FreezeMS: ms(now - from)}
 	if t.alignStart != 0 {
 		r.AlignMS = ms(from - t.alignStart)
 	}

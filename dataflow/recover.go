@@ -149,7 +149,8 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 		o.seek(m.Sent, m.Sum, meta.Epoch)
 		o.reserved = max(o.reserved, m.Reserved)
 	}
-	t.stamp, t.epoch = meta.Stamp, meta.Epoch
+	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
+	t.lastCursor, t.willEnd = meta.Cursor, meta.Ended
 	t.entry, t.parts = nil, nil
 	if t.saving != nil {
 		t.parts = []*pendingPart{t.saving}
@@ -225,7 +226,13 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 	switch e.Kind {
 	case EntryIngest:
 		in, err := decodeIngest(e.Data)
+		if len(in.cursor) > 0 {
+			t.lastCursor = in.cursor
+		}
 		return uint64(in.count), err
+	case EntryEnd:
+		t.willEnd = true
+		return 0, nil
 	case EntryBarrier:
 		b, err := decodeBarrier(e.Data)
 		t.stats.seen(b.epoch)

@@ -35,6 +35,7 @@ type InChannel struct {
 	Channel
 	Agent       string // the sending one
 	Incarnation uint32
+	Back        bool // a back edge: it closes a loop whose head the task is
 	To          Target
 }
 

@@ -13,7 +13,9 @@ import (
 // indexes belong to a generation.
 type taskMeta struct {
 	Stamp   int64                     `json:"stamp"`
-	Epoch   abs.Epoch                 `json:"epoch"` // last barrier sent
+	Cursor  []byte                    `json:"cursor,omitempty"` // of the source
+	Ended   bool                      `json:"ended,omitempty"`  // End was sent on every output
+	Epoch   abs.Epoch                 `json:"epoch"`            // last barrier sent
 	Aligner abs.State                 `json:"aligner"`
 	Aligned []abs.ChannelID           `json:"aligned,omitempty"` // channels that had delivered the barrier
 	In      map[abs.ChannelID]inMeta  `json:"in,omitempty"`
@@ -44,7 +46,7 @@ type sinkMeta struct {
 
 func (t *Task) meta() taskMeta {
 	m := taskMeta{
-		Stamp: t.stamp, Epoch: t.epoch, Aligner: t.aligner.State(),
+		Stamp: t.stamp, Cursor: t.cursor, Ended: t.ended, Epoch: t.epoch, Aligner: t.aligner.State(),
 		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
 	}
 	for _, c := range t.inbox.chans {
@@ -96,7 +98,7 @@ func ReportOf(p PartInfo) (PartReport, error) {
 	for id, o := range m.Out {
 		cut.Sent[id] = o.Sent
 	}
-	return PartReport{Info: p, Cut: cut, Aligned: m.Aligned}, nil
+	return PartReport{Info: p, Cut: cut, Aligned: m.Aligned, Ended: m.Ended}, nil
 }
 
 func decodeMeta(p PartInfo) (m taskMeta, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -69,6 +70,7 @@ type PartReport struct {
 	Info    PartInfo
 	Cut     abs.Cut
 	Aligned []abs.ChannelID
+	Ended   bool    // the task has sent End on every output
 	AlignMS float64 // from the first barrier to the last
 	// FreezeMS is how long the task stood still for it.
 	FreezeMS  float64
@@ -108,7 +110,12 @@ type Task struct {
 	stamp     int64
 	epoch     abs.Epoch
 	final     bool
-	halted    abs.Epoch // the task stands still until this epoch is over; 0: it does not
+	cursor    []byte // of the last batch applied
+	ended     bool   // End was sent on every output
+	// lastCursor and willEnd are what the log says of the source when it is looked through.
+	lastCursor []byte
+	willEnd    bool
+	halted     abs.Epoch // the task stands still until this epoch is over; 0: it does not
 
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
 
@@ -190,6 +197,11 @@ func (t *Task) Run(ctx context.Context) (err error) {
 	if err := t.Open(ctx); err != nil {
 		return err
 	}
+	return t.Serve(ctx)
+}
+
+// Serve runs the open task until ctx ends or it fails.
+func (t *Task) Serve(ctx context.Context) (err error) {
 	for {
 		t.HandOver()
 		busy := true
@@ -570,6 +582,9 @@ func (t *Task) apply(e Entry) (bool, error) {
 			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
 		return true, t.ingest(e.Pos, in)
+	case EntryEnd:
+		t.pos = e.Pos
+		return true, t.end(e.Pos)
 	case EntryBarrier:
 		b, err := decodeBarrier(e.Data)
 		if err != nil {
@@ -695,14 +710,45 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 	default:
 		return nil
 	}
-	return t.effects(t.aligner.Step(ev), pos)
+	if err := t.effects(t.aligner.Step(ev), pos); err != nil {
+		return err
+	}
+	if t.aligner.Ended() && !t.loops() {
+		return t.end(pos)
+	}
+	return nil
 }
+
+// loops says whether the task is the head of a loop. Such a task does not end by itself: what is in
+// the loop may come round again.
+func (t *Task) loops() bool {
+	return slices.ContainsFunc(t.inbox.chans, func(c *inChannel) bool { return c.Back })
+}
+
+// end passes the end of the input on, once. Barriers that come later are frozen for and not sent.
+func (t *Task) end(pos abs.Position) error {
+	if t.ended {
+		return nil
+	}
+	t.ended = true
+	for _, o := range t.outs {
+		o.mark(frame.Mark{Kind: frame.End}, pos)
+	}
+	return t.endStep(pos)
+}
+
+// Source is what the task, once open, knows of its source: the cursor of the last batch in its log,
+// and whether the input has ended.
+func (t *Task) Source() (cursor []byte, ended bool) { return t.lastCursor, t.willEnd }
 
 // ingest processes a batch that a source has logged.
 func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
 	t.final = false // the final epoch was aborted: the source has gone on
 	t.pos, t.stamp = pos, max(t.stamp, e.stamp)
 	payload, count := e.payload, e.count
+	if len(e.cursor) > 0 {
+		t.cursor = e.cursor
+	}
 	t.stats.ingested.Add(uint64(count))
 	if t.dedupe != nil && len(e.ids) > 0 {
 		var err error
@@ -831,6 +877,9 @@ func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
 // barrier sends a barrier on every output.
 func (t *Task) barrier(epoch abs.Epoch, pos abs.Position) error {
 	t.epoch = max(t.epoch, epoch)
+	if t.ended {
+		return nil
+	}
 	for _, o := range t.outs {
 		o.mark(frame.Mark{Kind: frame.Barrier, Value: uint64(epoch)}, pos)
 	}

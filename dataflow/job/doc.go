@@ -53,6 +53,15 @@
 // either runs where the input runs without records having to change tasks, or both have just one
 // task, on the same agent. Otherwise its input is streamed.
 //
+// # Loops
+//
+// Operators may take records from those that they lead to. The edges that close loops, the back edges,
+// are found by depth-first search from the sources in the order of the file; the operator that such an
+// edge leads to is the loop's head. A head runs where its other inputs say, and is never chained to
+// what feeds it; back edges are always streamed, also from a task to itself. If the head has several
+// tasks, a back edge goes from each task to the one beside it where both run side by side without
+// key_by; otherwise key_by decides. A loop that no source leads to is an error.
+//
 // # What key_by means
 //
 // Without key_by records keep their key and go straight on. With it each record gets the key that

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/weir-stream/weir/abs"
 )
 
 // NodeKind tells what a node of the graph is.
@@ -54,23 +56,27 @@ type Edge struct {
 	Output   string
 	Input    int // index in the receiver's `from`
 	KeyBy    KeyRule
+	Back     bool // it closes a loop: the receiver is the loop's head, see [abs.BackEdges]
 }
 
 // Build makes the graph of a checked file and finds out where its nodes run. The error is an
-// [Errors]: a cycle, or an operator of which it cannot be said where it runs.
+// [Errors]: a loop that no source feeds, or an operator of which it cannot be said where it runs.
 func Build(f *File) (*Graph, error) {
 	g := &Graph{File: f}
 	byName := g.addNodes()
 	g.addEdges(byName)
 	r := &reader{file: f.Path}
-	order, ok := g.order()
-	if !ok {
-		g.refuseCycle(r)
+	if g.refuseUnfed(r); r.err() != nil {
 		return nil, r.err()
 	}
-	for _, n := range order {
+	g.markBackEdges()
+	for _, n := range g.order() {
 		g.place(r, n)
 	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	g.checkBackEdges(r)
 	if err := r.err(); err != nil {
 		return nil, err
 	}
@@ -133,7 +139,7 @@ func (g *Graph) from(n int) []Ref {
 	return nil
 }
 
-// in returns the edges that lead to a node, by input.
+// in returns the edges that lead to a node, by input, back edges included.
 func (g *Graph) in(n int) []Edge {
 	var edges []Edge
 	for _, e := range g.Edges {
@@ -155,44 +161,106 @@ func (g *Graph) out(n int, output string) []Edge {
 	return edges
 }
 
-// order returns the nodes such that each comes after what it takes records from; among those that
-// could be next, the first one of the file. It is false if there is a cycle.
-func (g *Graph) order() ([]int, bool) {
+// order returns the nodes such that each comes after what it takes records from, but for back edges;
+// among those that could be next, the first one of the file.
+func (g *Graph) order() []int {
 	waits := make([]int, len(g.Nodes))
 	for _, e := range g.Edges {
-		waits[e.To]++
+		if !e.Back {
+			waits[e.To]++
+		}
 	}
 	var order []int
 	for len(order) < len(g.Nodes) {
 		next := slices.Index(waits, 0)
 		if next < 0 {
-			return order, false
+			panic("job: a graph without its back edges has a cycle")
 		}
 		waits[next] = -1
 		order = append(order, next)
 		for _, e := range g.Edges {
-			if e.From == next {
+			if e.From == next && !e.Back {
 				waits[e.To]--
 			}
 		}
 	}
-	return order, true
+	return order
 }
 
-// refuseCycle reports the first cycle in the order of the file.
-func (g *Graph) refuseCycle(r *reader) {
-	cycle := g.cycle()
+// markBackEdges finds the edges that close loops. The search starts at the sources, in the order of
+// the file, so that a loop's head is the operator by which records come in.
+func (g *Graph) markBackEdges() {
+	successors := make([][]int, len(g.Nodes))
+	edges := make([][]int, len(g.Nodes)) // beside them: the indexes in Edges
+	for i, e := range g.Edges {
+		successors[e.From] = append(successors[e.From], e.To)
+		edges[e.From] = append(edges[e.From], i)
+	}
+	for _, b := range abs.BackEdges(successors) {
+		g.Edges[edges[b.From][b.Nth]].Back = true
+	}
+}
+
+// checkBackEdges wants that every back edge says which of its head's tasks a record goes to.
+func (g *Graph) checkBackEdges(r *reader) {
+	for _, e := range g.Edges {
+		from, to := g.Nodes[e.From].Place, g.Nodes[e.To].Place
+		if !e.Back || straightPlaces(from, to, e.KeyBy) || !to.PerAgent && (to.Tasks == 1 || !e.KeyBy.IsZero()) {
+			continue
+		}
+		op, body := g.operator(e.To), g.Nodes[e.From].Name
+		hint := "key_by: key sends each record to the task that has its key"
+		if to.PerAgent {
+			hint = "run " + body + " where " + op.Name + " runs, or give " + op.Name + " its own on or parallelism"
+		}
+		r.fail(op.Pos, hint, "operator %s gets records back from %s, which runs %s, and nothing says which of its tasks they go to",
+			op.Name, body, from)
+	}
+}
+
+// refuseUnfed reports the first loop, in the order of the file, that no source leads to.
+func (g *Graph) refuseUnfed(r *reader) {
+	fed := g.fed()
+	if !slices.Contains(fed, false) {
+		return
+	}
+	cycle := g.cycle(fed)
 	names := make([]string, 0, len(cycle)+1)
 	for _, n := range cycle {
 		names = append(names, g.Nodes[n].Name)
 	}
 	names = append(names, names[0])
-	r.fail(g.operator(cycle[0]).Pos, "a job's records must not come back to an operator that has passed them on",
-		"operators form a cycle: %s", strings.Join(names, " → "))
+	r.fail(g.operator(cycle[0]).Pos, "let one of them take records from a source or from an operator outside the loop as well",
+		"no source feeds the loop %s", strings.Join(names, " → "))
 }
 
-// cycle finds one by depth-first search in the order of the file.
-func (g *Graph) cycle() []int {
+// fed says of every node whether a source leads to it.
+func (g *Graph) fed() []bool {
+	fed := make([]bool, len(g.Nodes))
+	var next []int
+	reach := func(n int) {
+		if !fed[n] {
+			fed[n] = true
+			next = append(next, n)
+		}
+	}
+	for n := range g.File.Sources {
+		reach(n) // sources are the first nodes
+	}
+	for len(next) > 0 {
+		n := next[0]
+		next = next[1:]
+		for _, e := range g.Edges {
+			if e.From == n {
+				reach(e.To)
+			}
+		}
+	}
+	return fed
+}
+
+// cycle finds one among the nodes that are not to be skipped, by depth-first search in the order of the file.
+func (g *Graph) cycle(skip []bool) []int {
 	const unseen, open, done = 0, 1, 2
 	state := make([]int, len(g.Nodes))
 	var path []int
@@ -216,13 +284,13 @@ func (g *Graph) cycle() []int {
 		return nil
 	}
 	for n := range g.Nodes {
-		if state[n] == unseen {
+		if state[n] == unseen && !skip[n] {
 			if c := visit(n); c != nil {
 				return c
 			}
 		}
 	}
-	panic("job: no cycle in a graph that has no order")
+	panic("job: nodes that no source feeds, and no cycle among them")
 }
 
 // place decides where a node runs; what it takes records from has been placed.
@@ -251,7 +319,8 @@ func (g *Graph) placeSource(n int) Placement {
 }
 
 func (g *Graph) placeOperator(r *reader, n int) Placement {
-	op, edges := g.operator(n), g.in(n)
+	op := g.operator(n)
+	edges := slices.DeleteFunc(g.in(n), func(e Edge) bool { return e.Back })
 	base := g.Nodes[edges[0].From].Place
 	same := true
 	for _, e := range edges[1:] {

@@ -104,6 +104,10 @@ type Channel struct {
 	To        abs.TaskID    `json:"to"`
 	Partition int           `json:"partition"` // of the receivers, from 0
 	Of        int           `json:"of"`        // number of partitions; 1: not divided
+	// Back: a back edge, into the head of a loop.
+	Back bool `json:"back,omitempty"`
+	// Loop: both ends are in one loop, so that what is taken from the channel may come round to it.
+	Loop bool `json:"loop,omitempty"`
 }
 
 // SinkTask is a sink in a task, fed by all outputs of the task that its `from` names; its templates
@@ -157,6 +161,35 @@ func (p *Physical) Outputs(id abs.TaskID) []Channel {
 		}
 	}
 	return out
+}
+
+// markLoops finds the channels by which records can come back to where they were sent from.
+func (p *Physical) markLoops() {
+	to := map[abs.TaskID][]abs.TaskID{}
+	for _, c := range p.Channels {
+		to[c.From] = append(to[c.From], c.To)
+	}
+	reached := map[abs.TaskID]map[abs.TaskID]bool{} // from the receivers of channels, found when needed
+	for i, c := range p.Channels {
+		if reached[c.To] == nil {
+			reached[c.To] = reach(to, c.To)
+		}
+		p.Channels[i].Loop = reached[c.To][c.From]
+	}
+}
+
+// reach returns the task and those to which it leads.
+func reach(to map[abs.TaskID][]abs.TaskID, from abs.TaskID) map[abs.TaskID]bool {
+	seen := map[abs.TaskID]bool{from: true}
+	for next := []abs.TaskID{from}; len(next) > 0; next = next[1:] {
+		for _, t := range to[next[0]] {
+			if !seen[t] {
+				seen[t] = true
+				next = append(next, t)
+			}
+		}
+	}
+	return seen
 }
 
 // Promise says how often a record shows up somewhere, and why.

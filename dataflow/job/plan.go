@@ -32,10 +32,7 @@ func Plan(g *Graph, agents []Agent, modules map[string]string, gen abs.Generatio
 	if err := p.checkAgents(); err != nil {
 		return nil, err
 	}
-	order, ok := g.order()
-	if !ok {
-		panic("job: Plan of a graph with a cycle, which Build refuses")
-	}
+	order := g.order()
 	for _, n := range order {
 		p.settle(n)
 	}
@@ -49,6 +46,7 @@ func Plan(g *Graph, agents []Agent, modules map[string]string, gen abs.Generatio
 		}
 	}
 	p.connect()
+	p.plan.markLoops()
 	p.checkBrokers()
 	p.checkFiles()
 	p.plan.Promises = promises(g)
@@ -207,7 +205,8 @@ func (p *planner) spread(n int, on []int) []instance {
 	return made
 }
 
-// chains tells whether an operator runs in the task of its input.
+// chains tells whether an operator runs in the task of its input. The head of a loop never does: it has
+// an input from outside and one from inside.
 func (p *planner) chains(n int) bool {
 	edges := p.g.in(n)
 	if len(edges) != 1 {
@@ -222,8 +221,11 @@ func (p *planner) chains(n int) bool {
 // straight tells whether an edge leads from each instance to the one beside it. By key it does only
 // if nothing divides the keys: once per agent.
 func (p *planner) straight(e Edge) bool {
-	from, to := p.g.Nodes[e.From].Place, p.g.Nodes[e.To].Place
-	return from.Root == to.Root && (e.KeyBy.IsZero() || to.PerAgent || to.Tasks == 1)
+	return straightPlaces(p.g.Nodes[e.From].Place, p.g.Nodes[e.To].Place, e.KeyBy)
+}
+
+func straightPlaces(from, to Placement, key KeyRule) bool {
+	return from.Root == to.Root && (key.IsZero() || to.PerAgent || to.Tasks == 1)
 }
 
 // heads tells whether a node is at the head of tasks.
@@ -452,7 +454,7 @@ func (p *planner) channel(from, to instance, e Edge, partition, of int) int {
 	p.plan.Channels = append(p.plan.Channels, Channel{
 		Index: index,
 		ID:    abs.ChannelID(fmt.Sprintf("%s.%s>%s.%d", from.name, e.Output, to.name, e.Input)),
-		From:  p.plan.Tasks[from.task].ID, To: receiver.ID, Partition: partition, Of: of,
+		From:  p.plan.Tasks[from.task].ID, To: receiver.ID, Partition: partition, Of: of, Back: e.Back,
 	})
 	receiver.Inputs = append(receiver.Inputs, Input{Channel: index, Op: to.op, Input: e.Input})
 	return index

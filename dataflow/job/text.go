@@ -166,7 +166,11 @@ func (p *Physical) writeChannels(b *strings.Builder) {
 				first, last := groups(c.Partition, c.Of)
 				part = fmt.Sprintf("key groups %d–%d", first, last)
 			}
-			row(fmt.Sprint(c.Index), string(c.From), "→ "+string(c.To), part, string(c.ID))
+			cells := []string{fmt.Sprint(c.Index), string(c.From), "→ " + string(c.To), part, string(c.ID)}
+			if c.Back {
+				cells = append(cells, "back edge")
+			}
+			row(cells...)
 		}
 	})
 }

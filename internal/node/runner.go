@@ -154,6 +154,9 @@ func (r *runner) setState(state string, err error) {
 // once restores and runs the task until it fails or ctx ends.
 func (r *runner) once(ctx context.Context) error {
 	r.setState("restoring", nil)
+	r.mu.Lock()
+	r.linkStatus, r.forget = nil, nil
+	r.mu.Unlock()
 	floor, base, err := r.prepare(ctx)
 	if err != nil {
 		return err
@@ -175,6 +178,10 @@ func (r *runner) once(ctx context.Context) error {
 	env.Ticks, env.Synced = ticks, synced
 	defer r.a.entries.Notify(func(abs.Position) { signal(synced); signal(ingested) })()
 	task := dataflow.NewTask(spec, env)
+	src, err := r.openTask(ctx, task)
+	if err != nil {
+		return errors.Join(err, task.Close())
+	}
 	r.attach(task, env.Input)
 	defer r.attach(nil, nil)
 	g.Go(func() error { return tick(ctx, ticks) })
@@ -182,21 +189,26 @@ func (r *runner) once(ctx context.Context) error {
 		g.Go(func() error { return s.Run(ctx, task.SinkEvents(i)) })
 	}
 	if r.ingest != nil {
-		src, err := r.source()
-		if err != nil {
-			return errors.Join(err, g.Wait())
-		}
 		g.Go(func() error { return r.ackDurable(ctx, ingested) })
 		g.Go(func() error { return r.runSource(ctx, src) })
 	}
 	r.setState("", nil)
 	g.Go(func() error {
-		if err := task.Run(ctx); err != nil {
+		if err := errors.Join(task.Serve(ctx), task.Close()); err != nil {
 			return err
 		}
 		return ctx.Err()
 	})
 	return g.Wait()
+}
+
+// openTask restores the task and makes its source, if it has one, which goes on where the log ends.
+func (r *runner) openTask(ctx context.Context, task *dataflow.Task) (dataflow.Source, error) {
+	if err := task.Open(ctx); err != nil || r.ingest == nil {
+		return nil, err
+	}
+	r.ingest.Resume(task.Source())
+	return r.source()
 }
 
 func signal(c chan struct{}) {
@@ -487,7 +499,7 @@ func (r *runner) ackOf(rep dataflow.PartReport) abs.Ack {
 		Part: abs.Part{
 			Epoch: rep.Info.Epoch, Generation: rep.Info.Generation, Version: uint64(rep.Info.Version),
 			Pos: rep.Info.Pos, Cut: rep.Cut, Aligned: rep.Aligned, Bytes: rep.Info.Bytes,
-			AlignMs: int64(rep.AlignMS), FreezeUs: int64(rep.FreezeMS * 1000), PersistMs: int64(rep.PersistMS),
+			Ended: rep.Ended, AlignMs: int64(rep.AlignMS), FreezeUs: int64(rep.FreezeMS * 1000), PersistMs: int64(rep.PersistMS),
 		},
 	}
 }

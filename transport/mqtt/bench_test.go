@@ -168,3 +168,7 @@ func BenchmarkPublish(b *testing.B) {
 		c.Disconnect(250)
 	})
 }
+
+func (durableLog) Cursor() []byte { return nil }
+
+func (durableLog) End() error { return nil }

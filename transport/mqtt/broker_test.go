@@ -435,3 +435,7 @@ func (w *warnings) all() []string {
 	defer w.mu.Unlock()
 	return append([]string(nil), w.text...)
 }
+
+func (l *logDouble) Cursor() []byte { return nil }
+
+func (l *logDouble) End() error { return nil }
