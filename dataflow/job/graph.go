@@ -269,7 +269,7 @@ func (g *Graph) cycle(skip []bool) []int {
 		state[n] = open
 		path = append(path, n)
 		for _, e := range g.Edges {
-			if e.From != n || state[e.To] == done {
+			if e.From != n || state[e.To] == done || skip[e.To] {
 				continue
 			}
 			if state[e.To] == open {

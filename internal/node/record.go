@@ -67,7 +67,7 @@ func (r jobRecord) absPlan() abs.Plan {
 		p.Tasks = append(p.Tasks, abs.PlannedTask{ID: t.ID, Agent: t.Agent, Source: t.Source != nil})
 	}
 	for _, c := range r.Plan.Channels {
-		p.Channels = append(p.Channels, abs.PlannedChannel{ID: c.ID, From: c.From, To: c.To})
+		p.Channels = append(p.Channels, abs.PlannedChannel{ID: c.ID, From: c.From, To: c.To, Back: c.Back})
 	}
 	return p
 }
