@@ -16,6 +16,7 @@
 //	sources:
 //	  NAME:
 //	    mqtt: {broker, client_id, user, password_file, tls: {ca_file, cert_file, key_file}, topics, qos: 1}
+//	    file: {path, follow: false}    # or this instead of mqtt: lines; the path is the topic
 //	    key: topic                     # or {segment: 3} counted from 0, {json: path}, {const: x}
 //	    id: path                       # or {json: path, window: 1024}; none
 //	    time: {json: path, unit: ms}   # s, ms, us, ns, rfc3339; the time of arrival

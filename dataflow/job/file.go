@@ -91,11 +91,12 @@ type Checkpoint struct {
 // Labels select agents: an agent matches if it carries all of them.
 type Labels map[string]string
 
-// Source is one entry of the section sources.
+// Source is one entry of the section sources. One of MQTT and File is set.
 type Source struct {
 	Name string
 	Pos  Pos
 	MQTT *MQTTSource
+	File *FileSource
 	Key  KeyRule
 	ID   string // JSON path of the field by which repeats are dropped, per key; empty: none
 	// IDWindow is how many of a key's last messages are remembered by id; 0 without an ID.
@@ -113,6 +114,12 @@ type MQTTSource struct {
 	TLS          *TLS     `json:"tls,omitempty"`
 	Topics       []string `json:"topics"`
 	QoS          byte     `json:"qos"`
+}
+
+// FileSource reads the lines of a file on the agent's machine. The path stands where a topic does.
+type FileSource struct {
+	Path   string `json:"path"`             // relative: within the agent's data directory
+	Follow bool   `json:"follow,omitempty"` // wait for more; else the input ends with the file
 }
 
 // TLS names the files of a secured connection, on the agent's machine.

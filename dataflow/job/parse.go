@@ -137,7 +137,7 @@ func (r *reader) duration(o *object, name string, lowest, missing time.Duration)
 
 // Kinds that exist.
 var (
-	sourceKinds = []string{"mqtt"}
+	sourceKinds = []string{"mqtt", "file"}
 	sinkKinds   = []string{"mqtt", "log", "file"}
 )
 
@@ -148,7 +148,12 @@ func (r *reader) source(name string, e field) Source {
 		return s
 	}
 	if f, ok := r.kind(o, sourceKinds); ok {
-		s.MQTT = r.mqttSource(f, o)
+		switch f.name {
+		case "mqtt":
+			s.MQTT = r.mqttSource(f, o)
+		case "file":
+			s.File = r.fileSource(f, o)
+		}
 	}
 	s.Key = KeyRule{Kind: KeyTopic}
 	if f, ok := o.get("key"); ok {
@@ -485,6 +490,16 @@ func (r *reader) logSink(f field, entry *object) *LogSink {
 		r.fail(o.fields[0].at, "write log: {}", "unknown key %q in %s, which has none", o.fields[0].name, o.what)
 	}
 	return &LogSink{}
+}
+
+func (r *reader) fileSource(f field, entry *object) *FileSource {
+	o, ok := r.object(f.node, f.at, "file of "+entry.what, "path", "follow")
+	if !ok {
+		return nil
+	}
+	path, at, _ := r.needed(o, "path", `write it like "/var/log/readings-{agent}.jsonl"`)
+	r.placeholders(at, o, "path", path, nil, nil)
+	return &FileSource{Path: path, Follow: r.boolean(o, "follow", false)}
 }
 
 func (r *reader) fileSink(f field, entry *object) *FileSink {

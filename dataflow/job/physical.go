@@ -39,6 +39,7 @@ type Task struct {
 type SourceTask struct {
 	Name     string      `json:"name"`
 	MQTT     *MQTTSource `json:"mqtt,omitempty"`
+	File     *FileSource `json:"file,omitempty"`
 	Key      KeyRule     `json:"key"`
 	ID       string      `json:"id,omitempty"`
 	IDWindow int         `json:"id_window,omitempty"`

@@ -263,7 +263,7 @@ func (c *chain) source(n int) {
 	in.task, in.op = c.task, -1
 	s := p.g.File.Sources[p.g.Nodes[n].Index]
 	c.t().Source = &SourceTask{
-		Name: s.Name, MQTT: c.mqttSource(s), Key: s.Key, ID: s.ID, IDWindow: s.IDWindow, Time: s.Time,
+		Name: s.Name, MQTT: c.mqttSource(s), File: c.fileSource(s), Key: s.Key, ID: s.ID, IDWindow: s.IDWindow, Time: s.Time,
 	}
 	targets := c.targets(n, MainOutput, func() *[]Target { return &c.t().Source.Targets })
 	c.t().Source.Targets = targets
@@ -397,6 +397,13 @@ func (c *chain) mqttSink(s Sink, channel string) *MQTTSink {
 		c.p.fail("%s: topic %q on agent %s: %w", what, m.Topic, c.t().Agent, err)
 	}
 	return &m
+}
+
+func (c *chain) fileSource(s Source) *FileSource {
+	if s.File == nil {
+		return nil
+	}
+	return &FileSource{Path: c.expand("source "+s.Name, "path", s.File.Path), Follow: s.File.Follow}
 }
 
 func (c *chain) fileSink(s Sink) *FileSink {

@@ -17,10 +17,11 @@ func promises(g *Graph) []Promise {
 
 func sourcePromise(s Source) Promise {
 	p := Promise{Of: "source " + s.Name}
-	if s.MQTT == nil {
-		panic("job: source " + s.Name + " of no kind")
-	}
 	switch {
+	case s.File != nil:
+		p.Level, p.Reason = Exactly, "a file can be read again: its offset is logged with the lines"
+	case s.MQTT == nil:
+		panic("job: source " + s.Name + " of no kind")
 	case s.MQTT.QoS == 0:
 		p.Level, p.Reason = AtMost, "at QoS 0 the broker keeps nothing for a source that is away or slow"
 	case s.ID != "":

@@ -203,6 +203,9 @@ func (p *Physical) writeConnections(b *strings.Builder) {
 				m := t.Source.MQTT
 				row(string(t.ID), "in", brokerText(m.Broker), fmt.Sprintf("qos %d", m.QoS), strings.Join(m.Topics, ", "))
 			}
+			if t.Source != nil && t.Source.File != nil {
+				row(string(t.ID), "in", "file", "", t.Source.File.Path)
+			}
 			for _, s := range t.Sinks {
 				switch {
 				case s.MQTT != nil:

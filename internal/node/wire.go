@@ -101,23 +101,47 @@ func (r *runner) deps() mqtt.Deps { return mqtt.Deps{Clock: r.a.now, Log: r.log}
 // source makes the adapter of the task's source.
 func (r *runner) source() (dataflow.Source, error) {
 	s := r.task.Source
-	if s.MQTT == nil {
-		return nil, fmt.Errorf("source %s: no kind of source that this agent knows", s.Name)
-	}
-	broker, err := r.broker(s.MQTT.Broker, s.MQTT.ClientID, s.MQTT.User, s.MQTT.PasswordFile, s.MQTT.TLS, s.Name)
+	src, err := r.sourceOf(s)
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+	}
+	return src, nil
+}
+
+func (r *runner) sourceOf(s *job.SourceTask) (dataflow.Source, error) {
+	switch {
+	case s.MQTT != nil:
+		return r.mqttSource(s)
+	case s.File != nil:
+		return local.NewFileSource(local.FileSourceConfig{
+			Path: r.filePath(s.File.Path), Follow: s.File.Follow, Key: sourceKey(s.Key), ID: s.ID, Time: sourceTime(s.Time),
+		}, r.localDeps())
+	}
+	return nil, errors.New("no kind of source that this agent knows")
+}
+
+func (r *runner) localDeps() local.Deps { return local.Deps{Clock: r.a.now, Log: r.log} }
+
+// filePath places a relative path within the agent's directory.
+func (r *runner) filePath(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.a.opt.Data, "files", path)
+}
+
+func (r *runner) mqttSource(s *job.SourceTask) (dataflow.Source, error) {
+	broker, err := r.broker(s.MQTT.Broker, s.MQTT.ClientID, s.MQTT.User, s.MQTT.PasswordFile, s.MQTT.TLS, s.Name)
+	if err != nil {
+		return nil, err
 	}
 	src, err := mqtt.NewSource(mqtt.SourceConfig{
 		Broker: broker, Topics: s.MQTT.Topics, QoS: s.MQTT.QoS, Key: sourceKey(s.Key), ID: s.ID, Time: sourceTime(s.Time),
 	}, r.deps())
 	if err != nil {
-		return nil, fmt.Errorf("source %s: %w", s.Name, err)
+		return nil, err
 	}
-	r.addLink(func() api.Link {
-		st := src.Status()
-		return link(s.Name, broker.URL, st.Link)
-	})
+	r.addLink(func() api.Link { return link(s.Name, broker.URL, src.Status().Link) })
 	r.mu.Lock()
 	r.forget = append(r.forget, src.Forget)
 	r.sourceStatus = src.Status
@@ -130,13 +154,9 @@ func (r *runner) sink(s job.SinkTask) (dataflow.Sink, error) {
 	case s.MQTT != nil:
 		return r.mqttSink(s)
 	case s.File != nil:
-		path := s.File.Path
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(r.a.opt.Data, "files", path)
-		}
-		return local.NewFileSink(local.FileSinkConfig{Path: path, Line: s.File.Line}, local.Deps{Clock: r.a.now, Log: r.log})
+		return local.NewFileSink(local.FileSinkConfig{Path: r.filePath(s.File.Path), Line: s.File.Line}, r.localDeps())
 	case s.Log != nil:
-		return local.NewLogSink(local.LogSinkConfig{Name: s.Name}, local.Deps{Clock: r.a.now, Log: r.log})
+		return local.NewLogSink(local.LogSinkConfig{Name: s.Name}, r.localDeps())
 	}
 	return nil, errors.New("no kind of sink that this agent knows")
 }
@@ -154,6 +174,11 @@ func (r *runner) mqttSink(s job.SinkTask) (dataflow.Sink, error) {
 		return nil, err
 	}
 	r.addLink(func() api.Link { return link(s.Name, broker.URL, sink.Status().Link) })
+	if s.MQTT.QoS == 2 {
+		r.mu.Lock()
+		r.forget = append(r.forget, sink.Forget)
+		r.mu.Unlock()
+	}
 	return sink, nil
 }
 
@@ -161,11 +186,17 @@ func (r *runner) mqttSink(s job.SinkTask) (dataflow.Sink, error) {
 func (r *runner) sinkDeadLetter(item dataflow.SinkItem, reason string, kept func()) {
 	r.a.background(func() {
 		key := fmt.Sprintf("out-%s-%d", item.Channel, item.Number)
-		if err := r.a.dead.Put(r.name, key, item.Record, reason); err != nil {
-			r.log.Warn("dead letter not kept", "error", err)
-			return
+		for {
+			err := r.a.dead.Put(r.name, key, item.Record, reason)
+			if err == nil {
+				kept()
+				return
+			}
+			r.log.Warn("dead letter not kept; trying again", "error", err)
+			if !sleep(r.a.life, minBackoff) {
+				return
+			}
 		}
-		kept()
 	})
 }
 
