@@ -23,6 +23,7 @@ type stats struct {
 	held      uint64
 	pos       abs.Position
 	handed    abs.Position
+	unhanded  uint64
 	recovery  Recovery
 	recovered bool
 	saveError string
@@ -107,6 +108,10 @@ func (t *Task) status() {
 	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos
 	s.waiting = t.aligner.Waiting()
 	s.handed = t.handed()
+	s.unhanded = 0
+	for _, p := range t.chain.sinks {
+		s.unhanded += uint64(len(p.items))
+	}
 	s.counters = Counters{t.inbox.duplicates, t.inbox.jumps, t.inbox.stale}
 }
 
@@ -145,7 +150,7 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
 	}
 	if st.State == "" {
 		st.State = "starting"

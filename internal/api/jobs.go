@@ -49,6 +49,7 @@ const (
 	JobRunning  = "running"
 	JobStopping = "stopping" // draining
 	JobStopped  = "stopped"  // drained, final checkpoint kept
+	JobFinished = "finished" // its input has ended; final checkpoint kept
 	JobFailed   = "failed"
 )
 

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -61,6 +62,9 @@ func (h *hostedJob) apply(rec jobRecord) error {
 		return err
 	}
 	if old.Generation != rec.Generation || !rec.live() {
+		if rec.State != jobDeleted {
+			h.emptySinks()
+		}
 		h.stopRunners()
 	}
 	h.mu.Lock()
@@ -101,6 +105,33 @@ func (h *hostedJob) sortedEpochs() []abs.EpochRecord {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Epoch < out[j].Epoch })
 	return out
+}
+
+// sinkPatience bounds the wait of a job that has ended for its sinks.
+const sinkPatience = 10 * time.Second
+
+// emptySinks waits until the sinks have handed over what the tasks have made. What they have not is in
+// the checkpoint and is sent when the job is applied again.
+func (h *hostedJob) emptySinks() {
+	ctx, cancel := context.WithTimeout(h.a.life, sinkPatience)
+	defer cancel()
+	for _, r := range h.tasks() {
+		for sleep(ctx, 2*tickEvery) && r.unhanded() > 0 {
+		}
+		if n := r.unhanded(); n > 0 {
+			r.log.Warn("sinks have not taken everything; the rest is in the checkpoint and is sent when the job is applied again", "records", n)
+		}
+	}
+}
+
+// unhanded is how many records the task's sinks have not confirmed.
+func (r *runner) unhanded() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running == nil || len(r.task.Sinks) == 0 {
+		return 0
+	}
+	return r.running.Status().Unhanded
 }
 
 // stopRunners ends the job's tasks on this agent.

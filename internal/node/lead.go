@@ -287,8 +287,11 @@ func (l *lead) step(ctx context.Context, j *led, n abs.Notice) {
 		running.StartedMs, st.Running = l.wall(running.StartedMs), &running
 	}
 	l.a.leader.note(j.rec.Name, st)
-	if act.Stopped && j.rec.State == jobStopping {
-		l.stopped(ctx, j)
+	switch {
+	case act.Stopped && j.rec.State == jobStopping:
+		l.over(ctx, j, jobStopped)
+	case j.rec.State == jobRunning && allEnded(st.Counting, j.rec.Generation):
+		l.over(ctx, j, jobFinished)
 	}
 }
 
@@ -344,27 +347,40 @@ func (l *lead) logRecord(j *led, rec abs.EpochRecord) {
 	l.a.log.Debug("checkpoint", attrs...)
 }
 
-// stopped notes in the job's record that its final checkpoint counts.
-func (l *lead) stopped(ctx context.Context, j *led) {
+// allEnded says whether a checkpoint holds the end of every task.
+func allEnded(rec *abs.EpochRecord, gen abs.Generation) bool {
+	if rec == nil || rec.Generation != gen || len(rec.Parts) == 0 {
+		return false
+	}
+	for _, p := range rec.Parts {
+		if !p.Ended {
+			return false
+		}
+	}
+	return true
+}
+
+// over notes in the job's record that it ended with a checkpoint that counts.
+func (l *lead) over(ctx context.Context, j *led, state jobState) {
 	kv, key := l.a.conn.KV(wnats.Jobs), wnats.Key(j.rec.Name)
 	e, err := kv.Get(ctx, key)
 	if err != nil {
 		return
 	}
 	var rec jobRecord
-	if json.Unmarshal(e.Value, &rec) != nil || rec.State != jobStopping || rec.Generation != j.rec.Generation {
+	if json.Unmarshal(e.Value, &rec) != nil || rec.State != j.rec.State || rec.Generation != j.rec.Generation {
 		return
 	}
 	if st := j.coord.Status(); st.Counting != nil {
 		rec.Final = st.Counting.Epoch
 	}
-	rec.State, rec.Revision = jobStopped, rec.Revision+1
+	rec.State, rec.Revision = state, rec.Revision+1
 	value, err := json.Marshal(rec)
 	if err != nil {
 		panic(err)
 	}
 	if _, err := kv.Update(ctx, key, value, e.Revision); err != nil {
-		l.a.log.Warn("job not marked as stopped: it will be tried again", "job", rec.Name, "error", err)
+		l.a.log.Warn("end of a job not noted: it will be tried again", "job", rec.Name, "state", string(state), "error", err)
 		return
 	}
 	if err := l.a.conn.Streams(wnats.StreamOptions{}).Delete(ctx, rec.Name, rec.Generation); err != nil {

@@ -28,6 +28,8 @@ const (
 	jobRunning  jobState = "running"
 	jobStopping jobState = "stopping" // the final checkpoint is wanted
 	jobStopped  jobState = "stopped"  // and counts
+	// jobFinished: the input of every task has ended and a checkpoint that says so counts.
+	jobFinished jobState = "finished"
 	// jobDeleted stays as a tombstone until every agent has let go, so that no agent that was away
 	// brings the job back from its copy.
 	jobDeleted jobState = "deleted"
