@@ -48,6 +48,7 @@ type Status struct {
 	Held       uint64 // records taken from the stream and not processed
 	Backlog    uint64 // records that its log held after its snapshot when the task was restored
 	Ingested   uint64 // records processed since then
+	Unhanded   uint64 // records that sinks have not confirmed
 	Epoch      abs.Epoch
 	Pos        abs.Position
 	// HandedOver is the log position up to which receivers have consumed what came of it.
