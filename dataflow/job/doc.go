@@ -24,6 +24,8 @@
 //	operators:
 //	  NAME:
 //	    wasm: name@version             # or ./file.wasm beside the job file
+//	    native: count                  # or this instead: count, sum, mean, min, max per key, of the
+//	                                   # number in the value or in its JSON field config: {field: path}
 //	    from: node                     # or node.output, or a list of those
 //	    key_by: key                    # as key above, or key; none
 //	    parallelism: 1

@@ -161,7 +161,7 @@ const (
 type Operator struct {
 	Name        string
 	Pos         Pos
-	WASM        string // name@version, or a path relative to the job file, starting with ./
+	WASM        string // name@version, or a path relative to the job file, starting with ./, or NativePrefix and a name
 	WASMPos     Pos
 	From        []Ref
 	KeyBy       KeyRule // zero: records keep key and task
@@ -172,6 +172,15 @@ type Operator struct {
 	Config      map[string]string
 	OnError     OnError
 }
+
+// NativePrefix marks an operator that is part of the host in the place of a module and of its digest.
+const NativePrefix = "native:"
+
+// NativeOperators are the operators that are part of the host.
+var NativeOperators = []string{"count", "max", "mean", "min", "sum"}
+
+// IsNative tells whether the operator is part of the host.
+func (o Operator) IsNative() bool { return strings.HasPrefix(o.WASM, NativePrefix) }
 
 // IsPath tells whether WASM names a file beside the job file, not a registered operator.
 func (o Operator) IsPath() bool { return isModulePath(o.WASM) }

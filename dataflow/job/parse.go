@@ -390,16 +390,11 @@ func (r *reader) strings(f field, o *object) []placed {
 
 func (r *reader) operator(name string, e field) Operator {
 	op := Operator{Name: name, Pos: e.at}
-	o, ok := r.object(e.node, e.at, "operator "+name, "wasm", "from", "key_by", "parallelism", "on", "config", "on_error")
+	o, ok := r.object(e.node, e.at, "operator "+name, "wasm", "native", "from", "key_by", "parallelism", "on", "config", "on_error")
 	if !ok {
 		return op
 	}
-	op.WASM, op.WASMPos, ok = r.needed(o, "wasm", "write name@version, or the path of a file beside this one like ./count.wasm")
-	if ok {
-		if err := checkModule(op.WASM); err != nil {
-			r.fail(op.WASMPos, "write name@version, or the path of a file beside this one like ./count.wasm", "wasm of %s: %v", o.what, err)
-		}
-	}
+	r.code(o, &op)
 	op.From = r.from(o)
 	if f, ok := o.get("key_by"); ok {
 		op.KeyBy, op.KeyByPos = r.keyRule(f, o, KeyTopic, KeyKeep), f.at
@@ -409,6 +404,25 @@ func (r *reader) operator(name string, e field) Operator {
 	op.Config = r.texts(o, "config")
 	op.OnError = OnError(r.choice(o, "on_error", string(DeadLetter), string(Skip), string(Fail)))
 	return op
+}
+
+// code reads what an operator runs: a module, or a native operator.
+func (r *reader) code(o *object, op *Operator) {
+	if f, native := o.get("native"); native {
+		if w, both := o.get("wasm"); both {
+			r.fail(w.at, "write one of them", "%s is both native and wasm", o.what)
+		}
+		op.WASM, op.WASMPos = NativePrefix+r.choice(o, "native", NativeOperators...), f.at
+		return
+	}
+	const hint = "write name@version, or the path of a file beside this one like ./count.wasm"
+	var ok bool
+	if op.WASM, op.WASMPos, ok = r.needed(o, "wasm", hint); !ok {
+		return
+	}
+	if err := checkModule(op.WASM); err != nil {
+		r.fail(op.WASMPos, hint, "wasm of %s: %v", o.what, err)
+	}
 }
 
 func (r *reader) from(o *object) []Ref {

@@ -111,7 +111,7 @@ func (p *planner) checkAgents() error {
 // checkModules wants a digest for every module, so that the plan says exactly what runs.
 func (p *planner) checkModules() {
 	for _, o := range p.g.File.Operators {
-		if p.modules[o.WASM] != "" {
+		if p.digest(o) != "" {
 			continue
 		}
 		if o.IsPath() {
@@ -122,6 +122,14 @@ func (p *planner) checkModules() {
 		p.fail("operator %s: module %s is not registered; push it with agent operator push FILE.wasm --name %s --version %s",
 			o.Name, o.WASM, name, version)
 	}
+}
+
+// digest names what an operator runs, exactly.
+func (p *planner) digest(o Operator) string {
+	if o.IsNative() {
+		return o.WASM
+	}
+	return p.modules[o.WASM]
 }
 
 // settle makes a node's instances and decides whether it is chained.
@@ -276,7 +284,7 @@ func (c *chain) op(n int) int {
 	at := len(c.t().Ops)
 	in := &p.instances[n][c.index]
 	in.task, in.op = c.task, at
-	op := Op{Name: o.Name, Module: o.WASM, Digest: p.modules[o.WASM], Config: o.Config, OnError: o.OnError}
+	op := Op{Name: o.Name, Module: o.WASM, Digest: p.digest(*o), Config: o.Config, OnError: o.OnError}
 	for _, ref := range o.From {
 		op.Inputs = append(op.Inputs, ref.String())
 	}

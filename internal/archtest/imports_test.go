@@ -34,6 +34,8 @@ var rules = []rule{
 		reason: "the wire unit is shared by everything, so it depends on nothing but the standard library"},
 	{under: "dataflow/job", may: []string{"abs", "dataflow/frame", "github.com/goccy/go-yaml", "github.com/tidwall/gjson"},
 		reason: "job files become plans without running anything"},
+	{under: "dataflow/native", may: []string{"abs", "dataflow", "dataflow/frame", "github.com/tidwall/gjson"},
+		reason: "native operators implement a contract and nothing else"},
 	{under: "dataflow/extract", may: []string{"github.com/tidwall/gjson"},
 		reason: "sources share how a message becomes key, id and time"},
 	{under: "dataflow", may: []string{"abs", "dataflow/frame", "github.com/zeebo/xxh3"},

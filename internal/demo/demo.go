@@ -74,14 +74,14 @@ func play(ctx context.Context, s script, out io.Writer) error {
 	}
 	st := &stage{script: s, dir: dir.Path, fleet: fleet.New(s.program, dir.Path), book: newBook(), out: &printer{out: out, began: time.Now()}}
 	err = st.run(ctx)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrInexact) {
-		err = fmt.Errorf("%w\n%s", err, st.fleet.Tails())
-	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		st.out.event("stopping everything")
-		if s.keep && st.shown {
-			err = nil // it was asked for
+		if err = st.verdict; !st.shown {
+			err = errors.New("the demo was interrupted before its verdict")
 		}
+	case err != nil && !errors.Is(err, ErrInexact):
+		err = fmt.Errorf("%w\n%s", err, st.fleet.Tails())
 	}
 	st.fleet.Kill()
 	return errors.Join(err, dir.Remove())
@@ -99,7 +99,8 @@ type stage struct {
 	book     *book
 	out      *printer
 	outages  []outage
-	shown    bool // the verdict was printed
+	shown    bool  // the verdict was printed
+	verdict  error // nil, or ErrInexact
 }
 
 // outage is one kill with its restart.
@@ -135,11 +136,13 @@ func (s *stage) run(ctx context.Context) error {
 	}
 	unwatch()
 	others.Wait()
-	err := s.judge(ctx)
-	if s.keep && ctx.Err() == nil && (err == nil || errors.Is(err, ErrInexact)) {
-		err = errors.Join(err, s.stay(ctx))
+	if err := s.judge(ctx); err != nil {
+		return err
 	}
-	return err
+	if s.keep {
+		return errors.Join(s.verdict, s.stay(ctx))
+	}
+	return s.verdict
 }
 
 // set starts the agents and builds the operators meanwhile.

@@ -67,7 +67,7 @@ type agentOutcome struct {
 	differed uint64
 }
 
-// judge asks the agents how it went, and prints the table and the verdict.
+// judge asks the agents how it went, prints the table, and comes to the verdict.
 func (s *stage) judge(ctx context.Context) error {
 	o, err := s.outcome(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *stage) judge(ctx context.Context) error {
 	s.out.text(o.table())
 	s.shown = true
 	if !o.exact() {
-		return ErrInexact
+		s.verdict = ErrInexact
 	}
 	return nil
 }

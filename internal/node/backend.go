@@ -277,6 +277,9 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 func (a *Agent) resolve(ctx context.Context, file *job.File, src api.JobSource) (map[string]string, error) {
 	modules := map[string]string{}
 	for _, op := range file.Operators {
+		if op.IsNative() {
+			continue
+		}
 		if op.IsPath() {
 			if d := src.Modules[op.WASM]; d != "" {
 				modules[op.WASM] = d

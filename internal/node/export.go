@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/native"
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/storage"
 	wnats "github.com/weir-stream/weir/transport/nats"
@@ -111,6 +112,9 @@ func (a *Agent) exportOperators(e *export, job jobRecord) error {
 				continue
 			}
 			seen[op.Digest] = true
+			if strings.HasPrefix(op.Digest, native.Prefix) {
+				continue
+			}
 			if err := a.fetchModule(a.life, op.Digest); err != nil {
 				return err
 			}

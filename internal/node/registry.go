@@ -9,6 +9,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/native"
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/storage"
 	wnats "github.com/weir-stream/weir/transport/nats"
@@ -21,6 +23,17 @@ type moduleFiles struct{ blobs *storage.Blobs }
 // Open implements [wasmops.Modules].
 func (m moduleFiles) Open(digest string) ([]byte, error) {
 	return m.blobs.Get(digest)
+}
+
+// operators makes operators of both kinds.
+type operators struct{ guests dataflow.Operators }
+
+// New implements [dataflow.Operators].
+func (o operators) New(ctx context.Context, spec dataflow.OperatorSpec, state dataflow.StateReader) (dataflow.Operator, error) {
+	if strings.HasPrefix(spec.Digest, native.Prefix) {
+		return native.Operators{}.New(ctx, spec, state)
+	}
+	return o.guests.New(ctx, spec, state)
 }
 
 // blobOfPack is the name of a pack among the agent's files; packs come there by import.

@@ -163,7 +163,7 @@ func (r *runner) once(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
-		Log: r.entries, Store: r.a.store, Operators: r.a.host, Dead: r.a.dead, Observer: observer{r},
+		Log: r.entries, Store: r.a.store, Operators: operators{r.a.host}, Dead: r.a.dead, Observer: observer{r},
 		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, Go: r.commit,
 	}
 	spec, sinks, err := r.assemble(&env)

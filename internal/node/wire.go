@@ -33,6 +33,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 		spec.Inputs = append(spec.Inputs, dataflow.InChannel{
 			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, Agent: r.rec.Plan.Task(c.From).Agent,
 			Incarnation: incarnation, To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
+			Back: c.Back, Loop: c.Loop,
 		})
 	}
 	var sinks []dataflow.Sink
@@ -87,7 +88,7 @@ func (r *runner) edge(channels []int) dataflow.EdgeSpec {
 	for _, i := range channels {
 		c := r.rec.Plan.Channels[i]
 		e.Channels = append(e.Channels, dataflow.OutChannel{
-			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation,
+			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation, Back: c.Back,
 		})
 	}
 	if n := len(channels); n > 1 {

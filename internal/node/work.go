@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/dataflow/native"
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
@@ -214,6 +216,9 @@ func (h *hostedJob) superseded(e abs.Epoch) bool {
 
 // fetchModule makes sure that a module is on this agent, so that it boots offline.
 func (a *Agent) fetchModule(ctx context.Context, digest string) error {
+	if strings.HasPrefix(digest, native.Prefix) {
+		return nil
+	}
 	if has, err := a.blobs.Has(digest); err != nil || has {
 		return err
 	}
