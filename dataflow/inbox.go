@@ -34,6 +34,7 @@ type inbox struct {
 	chans   []*inChannel
 	byIndex map[int]*inChannel
 	bytes   int    // held
+	shut    bool   // a loop of the task is full
 	reading bool   // through what is in the stream already: what is missing may still come
 	arrival uint64 // counts accepted frames: live, tasks take them in this order
 
@@ -50,11 +51,13 @@ type inChannel struct {
 	tail    abs.Seq
 	tailSum frame.Sum
 	held    []heldFrame
-	places  []place // frames in the stream, for purging
-	gap     bool    // the number after those held is not to be had from the stream
-	rewind  bool    // gap, and nothing else is left to do first: the sender must send from next again
-	dropped bool    // frames were dropped for want of memory: they are still in the stream
-	want    int     // items that replay takes next at once: they are held whatever the budget says
+	bytes   int         // held
+	loop    []heldFrame // of a restored loop log, not yet taken: held whatever becomes of the stream
+	places  []place     // frames in the stream, for purging
+	gap     bool        // the number after those held is not to be had from the stream
+	rewind  bool        // gap, and nothing else is left to do first: the sender must send from next again
+	dropped bool        // frames were dropped for want of memory: they are still in the stream
+	want    int         // items that replay takes next at once: they are held whatever the budget says
 	ended   bool
 	granted abs.Seq // next of the last grant sent
 	said    abs.Seq // next of the last grant made, and how often it was repeated
@@ -91,7 +94,8 @@ func newInbox(gen abs.Generation, chans []InChannel) *inbox {
 // seek sets what the task has consumed of a channel and forgets what is held.
 func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 	c.next, c.sum, c.tail, c.tailSum = next, sum, next, sum
-	c.held, c.gap, c.rewind, c.dropped, c.want, c.granted, c.said = nil, false, false, false, 0, 0, 0
+	c.held, c.bytes = nil, 0
+	c.gap, c.rewind, c.dropped, c.want, c.granted, c.said = false, false, false, 0, 0, 0
 }
 
 // restart forgets everything held: the stream is read from its beginning.
@@ -100,6 +104,7 @@ func (in *inbox) restart() {
 	for _, c := range in.chans {
 		c.places = nil
 		c.seek(c.next, c.sum)
+		c.reload()
 	}
 }
 
@@ -169,6 +174,7 @@ func (in *inbox) hold(c *inChannel, h frame.Header, payload []byte) error {
 	c.held = append(c.held, f)
 	c.tail, c.tailSum, c.gap, c.rewind = f.last()+1, h.After, false, false
 	in.bytes += len(f.payload)
+	c.bytes += len(f.payload)
 	return nil
 }
 
@@ -180,10 +186,11 @@ func skipItems(h frame.Header, payload []byte, n int) (int, error) {
 }
 
 // pick returns the channel whose held frame came first among those not blocked, nil if there is none.
+// While the inbox is shut it takes nothing from outside a loop.
 func (in *inbox) pick(blocked func(abs.ChannelID) bool) *inChannel {
 	var best *inChannel
 	for _, c := range in.chans {
-		if len(c.held) == 0 || best != nil && best.held[0].arrival < c.held[0].arrival || blocked(c.ID) {
+		if len(c.held) == 0 || best != nil && best.held[0].arrival < c.held[0].arrival || in.shut && !c.Loop || blocked(c.ID) {
 			continue
 		}
 		best = c
@@ -205,11 +212,13 @@ func (c *inChannel) wanted() bool { return c.tail >= c.next+abs.Seq(max(1, c.wan
 // several frames when the sender has cut them elsewhere the second time.
 func (in *inbox) take(c *inChannel, count int) (kind frame.Kind, payload []byte) {
 	defer in.settle(c)
+	defer c.shed()
 	c.want = 0
 	f := &c.held[0]
 	if f.count == count {
 		c.sum, c.next = f.after, f.last()+1
 		in.bytes -= len(f.payload)
+		c.bytes -= len(f.payload)
 		kind, payload = f.kind, f.payload
 		c.pop()
 		return kind, payload
@@ -229,6 +238,7 @@ func (in *inbox) take(c *inChannel, count int) (kind frame.Kind, payload []byte)
 		count -= n
 		f.first, f.count, f.payload = f.first+abs.Seq(n), f.count-n, f.payload[size:]
 		in.bytes -= size
+		c.bytes -= size
 		if f.count == 0 {
 			c.pop()
 		}

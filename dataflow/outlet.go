@@ -264,7 +264,7 @@ func (o *outlet) sendable(synced abs.Position, tick uint64) *outFrame {
 	switch {
 	case f.cause > synced, f.last > o.reserved:
 		return nil
-	case f.kind == frame.Data && f.last > o.free && o.sent >= minFrames && o.under+len(f.buf) > o.credit:
+	case !o.Back && f.kind == frame.Data && f.last > o.free && o.sent >= minFrames && o.under+len(f.buf) > o.credit:
 		return nil
 	}
 	return f
@@ -332,8 +332,9 @@ func (o *outlet) reserveUpto(upto abs.Seq, pos abs.Position) {
 	o.reserving, o.reservingPos = upto, pos
 }
 
-// full says that the task must not compute more for this channel now.
-func (o *outlet) full() bool { return o.unsent > unsentLimit }
+// full says that the task must not compute more for this channel now. A back edge whose head answers is
+// never full: the head may be waiting for this very task.
+func (o *outlet) full() bool { return o.unsent > unsentLimit && !(o.Back && o.granted) }
 
 // seek sets the channel to what a snapshot says: nothing after sent has been made. What had been
 // handed over before needs no credit when it is made again.

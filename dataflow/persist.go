@@ -6,7 +6,8 @@ import (
 
 // freeze takes the task's state at a barrier, in memory. What was frozen is persisted in the
 // background; it stays part of the chain of versions even if its epoch is aborted.
-func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID) error {
+// A loop head's part stays open until its loop log is complete.
+func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID, logs bool) error {
 	if t.started && epoch <= t.durable || t.saving != nil && t.saving.info.Epoch == epoch {
 		return nil // replay past a part that is durable already: it holds the same
 	}
@@ -26,10 +27,7 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID) error {
 	meta.Aligned = aligned
 	info := PartInfo{
 		Task: t.spec.Name(), Generation: t.spec.Generation, Epoch: epoch, Pos: t.pos,
-		Full: t.fullNext, Meta: meta.encode(),
-	}
-	for _, c := range changes {
-		info.Bytes += int64(len(c.Key) + len(c.Value))
+		Full: t.fullNext,
 	}
 	now := t.env.Stopwatch()
 	r := PartReport{Info: info, Cut: t.cut(), Aligned: aligned, Ended: t.ended, FreezeMS: ms(now - from)}
@@ -37,7 +35,12 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID) error {
 		r.AlignMS = ms(from - t.alignStart)
 	}
 	t.fullNext, t.started = false, true
-	t.parts = append(t.parts, &pendingPart{info: info, changes: changes, report: r, frozen: now})
+	p := &pendingPart{info: info, meta: meta, changes: changes, report: r, frozen: now, loop: t.inbox.ahead()}
+	p.ahead = len(p.loop)
+	t.parts = append(t.parts, p)
+	if t.open = p; !logs {
+		t.seal(p)
+	}
 	return nil
 }
 
@@ -48,7 +51,7 @@ func (t *Task) persist(synced abs.Position) {
 		return
 	}
 	p := t.parts[0]
-	if p.info.Pos > synced || !t.handedOver(p.report.Cut) {
+	if p == t.open || max(p.info.Pos, p.upto) > synced || !t.handedOver(p.report.Cut) {
 		return
 	}
 	p.info.Version = t.version + 1
@@ -79,6 +82,9 @@ func (t *Task) saved(p *pendingPart, err error) {
 		t.parts = t.parts[1:]
 	}
 	t.version = p.info.Version
+	if p.info.Local {
+		return
+	}
 	t.durable = max(t.durable, p.info.Epoch)
 	p.report.Info = p.info
 	p.report.PersistMS = ms(t.env.Stopwatch() - p.frozen)

@@ -86,7 +86,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		return err
 	}
 	t.fullNext = true
-	return t.freeze(t.env.Floor, nil)
+	return t.freeze(t.env.Floor, nil, false)
 }
 
 func (t *Task) stateReader(v Version) StateReader {
@@ -131,13 +131,16 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 	}
 	var inputs []abs.Input
 	for _, c := range t.inbox.chans {
-		inputs = append(inputs, abs.Input{ID: c.ID, Agent: c.Agent})
+		inputs = append(inputs, abs.Input{ID: c.ID, Agent: c.Agent, Back: c.Back})
 		m, known := meta.In[c.ID]
 		if !known {
 			m.Next = 1
 		}
 		c.seek(m.Next, m.Sum)
 		c.ended = m.Ended
+	}
+	if err := t.loadLoop(state); err != nil {
+		return err
 	}
 	t.inbox.restart()
 	var err error
@@ -151,7 +154,7 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 	}
 	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
 	t.lastCursor, t.willEnd = meta.Cursor, meta.Ended
-	t.entry, t.parts = nil, nil
+	t.entry, t.parts, t.open = nil, nil, nil
 	if t.saving != nil {
 		t.parts = []*pendingPart{t.saving}
 	}

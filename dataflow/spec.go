@@ -36,6 +36,7 @@ type InChannel struct {
 	Agent       string // the sending one
 	Incarnation uint32
 	Back        bool // a back edge: it closes a loop whose head the task is
+	Loop        bool // the sender is in a loop with the task
 	To          Target
 }
 
@@ -44,6 +45,7 @@ type OutChannel struct {
 	Channel
 	To          abs.TaskID
 	Incarnation uint32
+	Back        bool // a back edge: it takes no credit, see loop.go
 }
 
 // OpSpec is one operator of a chain. Targets of output i are Outputs[i]; they have higher indexes.

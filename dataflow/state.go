@@ -12,15 +12,17 @@ import (
 // the aligner, and what its sinks have not confirmed. Channels and sinks are named, not numbered:
 // indexes belong to a generation.
 type taskMeta struct {
-	Stamp   int64                     `json:"stamp"`
-	Cursor  []byte                    `json:"cursor,omitempty"` // of the source
-	Ended   bool                      `json:"ended,omitempty"`  // End was sent on every output
-	Epoch   abs.Epoch                 `json:"epoch"`            // last barrier sent
-	Aligner abs.State                 `json:"aligner"`
-	Aligned []abs.ChannelID           `json:"aligned,omitempty"` // channels that had delivered the barrier
-	In      map[abs.ChannelID]inMeta  `json:"in,omitempty"`
-	Out     map[abs.ChannelID]outMeta `json:"out,omitempty"`
-	Sinks   map[string]sinkMeta       `json:"sinks,omitempty"`
+	Stamp   int64           `json:"stamp"`
+	Cursor  []byte          `json:"cursor,omitempty"` // of the source
+	Ended   bool            `json:"ended,omitempty"`  // End was sent on every output
+	Epoch   abs.Epoch       `json:"epoch"`            // last barrier sent
+	Aligner abs.State       `json:"aligner"`
+	Aligned []abs.ChannelID `json:"aligned,omitempty"` // channels that had delivered the barrier
+	// Logged is the last number of every back edge that the part's loop log holds.
+	Logged map[abs.ChannelID]abs.Seq `json:"logged,omitempty"`
+	In     map[abs.ChannelID]inMeta  `json:"in,omitempty"`
+	Out    map[abs.ChannelID]outMeta `json:"out,omitempty"`
+	Sinks  map[string]sinkMeta       `json:"sinks,omitempty"`
 }
 
 type inMeta struct {
@@ -91,7 +93,7 @@ func ReportOf(p PartInfo) (PartReport, error) {
 	if err != nil {
 		return PartReport{}, err
 	}
-	cut := abs.Cut{Sent: map[abs.ChannelID]abs.Seq{}, Consumed: map[abs.ChannelID]abs.Seq{}}
+	cut := abs.Cut{Sent: map[abs.ChannelID]abs.Seq{}, Consumed: map[abs.ChannelID]abs.Seq{}, Logged: m.Logged}
 	for id, c := range m.In {
 		cut.Consumed[id] = c.Next - 1
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -127,6 +126,9 @@ type Task struct {
 	fullNext bool
 	durable  abs.Epoch // highest epoch with a durable part of this generation
 	parts    []*pendingPart
+	open     *pendingPart // the one whose loop log is being written
+	loopKeys int          // keys of the loop log in the version before the next
+	stuck    int          // ticks for which an alignment has kept a full loop from moving
 	saving   *pendingPart
 	retryAt  uint64
 
@@ -144,9 +146,15 @@ type Task struct {
 
 type pendingPart struct {
 	info    PartInfo
+	meta    taskMeta
 	changes []Change
 	report  PartReport
 	frozen  time.Duration
+
+	loop      []loopItem // what came from back edges since the cut
+	loopBytes int
+	ahead     int          // of loop: they come from the part that the task was restored from
+	upto      abs.Position // of the last item of the loop log
 }
 
 // NewTask returns a task that Run runs.
@@ -357,6 +365,7 @@ func (t *Task) Tick() {
 			t.env.Output.Ask()
 		}
 	}
+	t.unstick()
 	t.status()
 }
 
@@ -627,6 +636,7 @@ func (t *Task) stepLive() (bool, error) {
 	if len(t.records) > 0 {
 		return t.stepRecord()
 	}
+	t.inbox.shut = t.crowded()
 	c := t.inbox.pick(t.aligner.Blocked)
 	if c == nil {
 		for _, c := range t.inbox.chans {
@@ -686,6 +696,7 @@ func (t *Task) consume(pos abs.Position, c *inChannel, e orderEntry) error {
 	kind, payload := t.inbox.take(c, e.count)
 	t.noted = true
 	t.stats.grantBytes += len(payload)
+	t.logLoop(c, e, kind, payload)
 	if kind != frame.Data {
 		return t.takeMark(pos, c, payload)
 	}
@@ -717,12 +728,6 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 		return t.end(pos)
 	}
 	return nil
-}
-
-// loops says whether the task is the head of a loop. Such a task does not end by itself: what is in
-// the loop may come round again.
-func (t *Task) loops() bool {
-	return slices.ContainsFunc(t.inbox.chans, func(c *inChannel) bool { return c.Back })
 }
 
 // end passes the end of the input on, once. Barriers that come later are frozen for and not sent.
@@ -839,6 +844,12 @@ func (t *Task) endStep(pos abs.Position) error {
 		if err := o.differs(); err != nil {
 			return err
 		}
+		if t.replaying {
+			continue
+		}
+		if err := o.overrun(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -862,16 +873,32 @@ func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
 
 // effects does what the aligner says.
 func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
+	if fx.DropLog != 0 {
+		t.dropLog()
+	}
+	if fx.StopLog != 0 {
+		t.stopLog(fx.StopLog)
+	}
+	if t.spec.Halt && !t.replaying {
+		t.halt(fx)
+	}
 	if fx.Freeze == 0 {
 		return nil
 	}
 	if err := t.barrier(fx.Freeze, pos); err != nil {
 		return err
 	}
-	if t.spec.Halt && !t.replaying {
+	return t.freeze(fx.Freeze, fx.Aligned, fx.StartLog != 0)
+}
+
+// halt makes the task stand still once its part is complete: a loop head takes what is in the loop first.
+func (t *Task) halt(fx abs.Effects) {
+	switch {
+	case fx.StopLog != 0:
+		t.halted = fx.StopLog
+	case fx.Freeze != 0 && fx.StartLog == 0:
 		t.halted = fx.Freeze
 	}
-	return t.freeze(fx.Freeze, fx.Aligned)
 }
 
 // barrier sends a barrier on every output.

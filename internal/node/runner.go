@@ -472,7 +472,7 @@ func (r *runner) report(e abs.Epoch) (dataflow.PartReport, bool) {
 		return rep, false
 	}
 	for _, p := range parts {
-		if p.Epoch == e && p.Generation == r.rec.Generation {
+		if p.Epoch == e && p.Generation == r.rec.Generation && !p.Local {
 			rep, err := dataflow.ReportOf(p)
 			return rep, err == nil
 		}
