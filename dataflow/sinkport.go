@@ -112,9 +112,10 @@ func (p *sinkPort) confirm(upto abs.Seq) (handedEntry, bool) {
 	return p.news()
 }
 
-// news returns the entry for the log when more has been handed over than it says.
+// news returns the entry for the log when more has been handed over than it says. While the task makes
+// again what the sink has confirmed, one entry at the end of that is enough.
 func (p *sinkPort) news() (handedEntry, bool) {
-	if p.handed <= p.logged {
+	if p.handed <= p.logged || p.next <= p.confirmed {
 		return handedEntry{}, false
 	}
 	p.logged = p.handed

@@ -250,6 +250,10 @@ func TestSinkPortConfirmedAheadOfReplay(t *testing.T) {
 	if _, news := p.confirm(4); news {
 		t.Fatal("confirmed what the task has not made again: its checksum is not known")
 	}
+	mustAdd(t, p, s, 3)
+	if _, news := p.news(); news {
+		t.Fatal("an entry for each item that is made again")
+	}
 	mustAdd(t, p, s, 5)
 	h, news := p.news()
 	mustEqual(t, "news", news, true)
