@@ -145,6 +145,7 @@ func (t *table) Checkpoint(full bool) []dataflow.Change {
 
 // aggregate returns the function of a name. What it keeps per key is a count and a number.
 func aggregate(name, field string) Function {
+	kept := make([]byte, 0, 16)
 	return func(r frame.Record, s State, out []byte) ([]byte, error) {
 		x := 0.0
 		if name != "count" {
@@ -156,8 +157,8 @@ func aggregate(name, field string) Function {
 		n, acc := unpack(s.Get(r.Key))
 		acc = fold(name, n, acc, x)
 		n++
-		var kept [16]byte
-		s.Update(r.Key, pack(kept[:0], n, acc))
+		kept = pack(kept[:0], n, acc)
+		s.Update(r.Key, kept)
 		if name == "count" {
 			return append(strconv.AppendUint(append(out, `{"count":`...), n, 10), '}'), nil
 		}

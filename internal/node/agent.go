@@ -66,6 +66,7 @@ type Agent struct {
 	mark       abs.Position // of the log when the agent came into touch with the cluster
 	clusterMu  sync.Mutex
 	mu         sync.Mutex
+	news       sync.Mutex // held while a record of a job or an epoch is taken: they come from two watches
 	jobs       map[string]*hostedJob
 	ready      chan struct{}
 	wakeLeader chan struct{}

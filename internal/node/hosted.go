@@ -19,7 +19,7 @@ import (
 const keptManifests = 3
 
 // hostedJob is a job as this agent has it: its record, the manifests it knows, and the runners of its
-// own tasks. Its methods are called by one goroutine at a time (the agent's session, or its start).
+// own tasks. Records reach it one at a time (see Agent.news).
 type hostedJob struct {
 	a    *Agent
 	name string

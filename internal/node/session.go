@@ -369,6 +369,8 @@ func (a *Agent) onJob(e wnats.Event) error {
 		return nil
 	}
 	defer signal(a.wakeLeader)
+	a.news.Lock()
+	defer a.news.Unlock()
 	return a.takeJob(rec)
 }
 
@@ -453,6 +455,8 @@ func (a *Agent) takeEpoch(je jobEpoch) error {
 			return nil
 		}
 	}
+	a.news.Lock()
+	defer a.news.Unlock()
 	return h.epoch(je.rec)
 }
 
