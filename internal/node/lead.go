@@ -381,10 +381,6 @@ func (l *lead) over(ctx context.Context, j *led, state jobState) {
 	}
 	if _, err := kv.Update(ctx, key, value, e.Revision); err != nil {
 		l.a.log.Warn("end of a job not noted: it will be tried again", "job", rec.Name, "state", string(state), "error", err)
-		return
-	}
-	if err := l.a.conn.Streams(wnats.StreamOptions{}).Delete(ctx, rec.Name, rec.Generation); err != nil {
-		l.a.log.Warn("input streams of a stopped job not deleted", "job", rec.Name, "error", err)
 	}
 }
 
@@ -395,6 +391,32 @@ func (l *lead) tidy(ctx context.Context) {
 			l.a.log.Warn("old checkpoints not removed", "job", name, "error", err)
 		}
 	}
+	if err := l.tidyStreams(ctx); err != nil && ctx.Err() == nil {
+		l.a.log.Warn("input streams of jobs that have ended not removed", "error", err)
+	}
+}
+
+// tidyStreams removes the input streams of jobs that do not run and of generations that are over.
+// Tasks that have not yet heard of it make theirs again; a later round removes those too.
+func (l *lead) tidyStreams(ctx context.Context) error {
+	streams := l.a.conn.Streams(wnats.StreamOptions{})
+	list, err := streams.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		h := l.a.hostedJob(s.Job)
+		if h == nil {
+			continue
+		}
+		if rec := h.record(); rec.live() && s.Generation >= rec.Generation || s.Generation > rec.Generation {
+			continue
+		}
+		if err := streams.DeleteStream(ctx, s.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
