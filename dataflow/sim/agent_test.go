@@ -418,7 +418,7 @@ func (r *runner) launch() {
 		run.sink = newSink(run)
 		env.Sinks = []dataflow.Sink{run.sink}
 	}
-	run.task = dataflow.NewTask(r.t.spec(w.profile.dedupe), env)
+	run.task = dataflow.NewTask(r.t.spec(w.profile.dedupe, w.rules), env)
 	r.run = run
 	for _, rec := range r.records {
 		run.task.Record(rec)

@@ -243,6 +243,9 @@ func (s store) Load(task string, v dataflow.Version, visit func(dataflow.Change)
 		return err
 	}
 	for _, c := range state {
+		if s.d.w.rules.forgetLoopLog && c.Space == dataflow.SpaceLoop {
+			continue
+		}
 		borrowed := dataflow.Change{Space: c.Space, Key: bytes.Clone(c.Key), Value: bytes.Clone(c.Value)}
 		if err := visit(borrowed); err != nil {
 			return err

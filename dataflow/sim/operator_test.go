@@ -10,8 +10,8 @@ import (
 )
 
 // valueHead is the size of a value without its padding: id (4), level at which it is poison (1, 0 for
-// none), count (8), chain (8).
-const valueHead = 21
+// none), count (8), chain (8), rounds (1).
+const valueHead = 22
 
 // value is what a record says of itself: who it is, and what the last operator had seen with it.
 type value struct {
@@ -19,6 +19,7 @@ type value struct {
 	poison uint8  // level+1 of the operators that trap on it whenever they see it
 	count  uint64 // records that the operator has taken, this one included
 	chain  uint64 // hash of all of them in order
+	rounds uint8  // how often it has come to the end of the loop that it is in
 }
 
 func (v value) encode(padding []byte) []byte {
@@ -26,12 +27,13 @@ func (v value) encode(padding []byte) []byte {
 	b = append(b, v.poison)
 	b = binary.LittleEndian.AppendUint64(b, v.count)
 	b = binary.LittleEndian.AppendUint64(b, v.chain)
+	b = append(b, v.rounds)
 	return append(b, padding...)
 }
 
 func decodeValue(b []byte) value {
 	le := binary.LittleEndian
-	return value{le.Uint32(b), b[4], le.Uint64(b[5:]), le.Uint64(b[13:])}
+	return value{le.Uint32(b), b[4], le.Uint64(b[5:]), le.Uint64(b[13:]), b[21]}
 }
 
 // tally is an operator whose every output depends on all that it has taken and on the order: it counts
@@ -71,7 +73,7 @@ func (t *tally) Process(b dataflow.Batch, emit dataflow.Emit) error {
 	if t.lost {
 		t.w.fail("operator %s is used after it has trapped", t.name)
 	}
-	var out []byte
+	out, counts := make([][]byte, 1+t.t.backs), make([]int, 1+t.t.backs)
 	for payload := b.Payload; len(payload) > 0; {
 		r, rest, err := frame.Next(payload)
 		if err != nil {
@@ -83,13 +85,35 @@ func (t *tally) Process(b dataflow.Batch, emit dataflow.Emit) error {
 			t.lost = true
 			return &dataflow.GuestError{Operator: t.name, Reason: why}
 		}
-		out = frame.AppendRecord(out, t.take(r, v, b.Stamp))
+		to := 0
+		if t.t.backs > 0 {
+			to, v.rounds = t.next(v)
+		}
+		out[to] = frame.AppendRecord(out[to], t.take(r, v, b.Stamp))
+		counts[to]++
 	}
-	return emit(0, out, b.Count)
+	for to, n := range counts {
+		if n == 0 {
+			continue
+		}
+		if err := emit(to, out[to], n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next is the output that a record takes at the end of a loop, and how often it has been there: the
+// back edges in turn, until it has gone round as often as its id says.
+func (t *tally) next(v value) (output int, rounds uint8) {
+	if int(v.rounds) >= int(v.id%4)*t.t.backs {
+		return 0, 0
+	}
+	return 1 + int(v.rounds)%t.t.backs, v.rounds + 1
 }
 
 func (t *tally) traps(v value) string {
-	if int(v.poison) == t.t.level+1 {
+	if int(v.poison) == t.t.level+1 && v.rounds == 0 {
 		return "poison"
 	}
 	if t.w.chaos.trap[t.name] {

@@ -129,7 +129,7 @@ func (o *oracle) committed(r abs.EpochRecord) {
 			}
 		}
 		rep, err := dataflow.ReportOf(c.parts[t.id].info)
-		if err != nil || !maps.Equal(rep.Cut.Sent, r.Parts[t.id].Cut.Sent) || !maps.Equal(rep.Cut.Consumed, r.Parts[t.id].Cut.Consumed) {
+		if err != nil || !maps.Equal(rep.Cut.Sent, r.Parts[t.id].Cut.Sent) || !maps.Equal(rep.Cut.Consumed, r.Parts[t.id].Cut.Consumed) || !maps.Equal(rep.Cut.Logged, r.Parts[t.id].Cut.Logged) {
 			o.w.fail("%v: the manifest says of %s %+v, its part %+v (%v)", r.Epoch, t.id, r.Parts[t.id].Cut, rep.Cut, err)
 		}
 	}
@@ -192,7 +192,7 @@ func (t *plannedTask) pathsOf(poison uint8) int {
 	if t.sink {
 		n++
 	}
-	for _, e := range t.edges {
+	for _, e := range t.forward() {
 		n += e[0].to.pathsOf(poison)
 	}
 	return n
@@ -307,7 +307,7 @@ func (t *plannedTask) trapsOn(poison uint8) int {
 		return 1
 	}
 	n := 0
-	for _, e := range t.edges {
+	for _, e := range t.forward() {
 		n += e[0].to.trapsOn(poison)
 	}
 	return n

@@ -7,11 +7,13 @@ import (
 
 // rules are those left out: each field is one rule that is not kept.
 type rules struct {
-	handOverUnsynced bool // outputs leave before the log is synced past their cause
-	forgetOrder      bool // order entries are not logged
-	ackBeforeStored  bool // a frame counts as handed over before the stream has it
-	purgeByPosition  bool // a purge takes all frames up to a place in the stream
-	blindWrites      bool // epochs are written without compare-and-set
+	handOverUnsynced  bool // outputs leave before the log is synced past their cause
+	forgetOrder       bool // order entries are not logged
+	ackBeforeStored   bool // a frame counts as handed over before the stream has it
+	purgeByPosition   bool // a purge takes all frames up to a place in the stream
+	creditOnBackEdges bool // back edges take credit
+	forgetLoopLog     bool // what was in a loop at the cut is not restored
+	blindWrites       bool // epochs are written without compare-and-set
 }
 
 // forgets says whether entries of a kind are not stored.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -17,7 +18,7 @@ const (
 )
 
 // topologies as text: tasks are name@agent, with a star a source, with an exclamation mark one that
-// has a sink. a>b is an edge, a>b,c one that is split by key.
+// has a sink. a>b is an edge, a>b,c one that is split by key, a^b a back edge.
 var topologies = []*topology{
 	parseTopology("chain", "s@gate* m@hub k@far! s>m m>k"),
 	parseTopology("merge", "a@gate1* b@gate2* m@hub k@far! a>m b>m m>k"),
@@ -26,6 +27,11 @@ var topologies = []*topology{
 	parseTopology("fanin", "a@g1* b@g1* c@g2* d@g3* e@g4* f@g4* g@g5* h@g6* m@hub! a>m b>m c>m d>m e>m f>m g>m h>m"),
 	parseTopology("device", "a@gate* b@gate* m@gate c@other* k@hub! a>m b>m m>k c>k"),
 	parseTopology("local", "a@box* b@box* m@box k@box! a>m b>m m>k"),
+	parseTopology("loop", "s@gate* h@hub b@far k@out! s>h h>b b^h b>k"),
+	parseTopology("loops", "s@gate* h@hub b@left i@left c@right k@out! s>h h>b b^h b>i i>c c^i c>k"),
+	parseTopology("nested", "s@gate* h@hub i@left b@right k@out! s>h h>i i>b b^i b^h b>k"),
+	parseTopology("itself", "s@gate* t@gate* h@hub i@hub k@out! s>h,i t>h,i h^h,i i^h,i h>k i>k"),
+	parseTopology("side", "s@gate1* t@gate2* h@hub b@left k@out! s>h t>b h>b b^h b>k"),
 }
 
 func topologyOf(name string) *topology {
@@ -51,13 +57,16 @@ type plannedTask struct {
 	sink   bool
 	level  int // longest way from a source
 	in     []*plannedChannel
-	edges  [][]*plannedChannel
+	edges  [][]*plannedChannel // those that leave no loop come last
+	backs  int                 // how many of edges are back edges
 }
 
 type plannedChannel struct {
 	id       abs.ChannelID
 	index    int
 	from, to *plannedTask
+	back     bool
+	loop     bool // to leads to from
 }
 
 func parseTopology(name, text string) *topology {
@@ -70,20 +79,60 @@ func parseTopology(name, text string) *topology {
 			tp.tasks = append(tp.tasks, t)
 			continue
 		}
-		from, to, _ := strings.Cut(word, ">")
-		tp.edge(tp.task(from), strings.Split(to, ","))
+		from, to, forward := strings.Cut(word, ">")
+		if !forward {
+			from, to, _ = strings.Cut(word, "^")
+		}
+		tp.edge(tp.task(from), strings.Split(to, ","), !forward)
+	}
+	for _, t := range tp.tasks {
+		slices.SortStableFunc(t.edges, func(a, b []*plannedChannel) int { return cmp.Compare(rank(a[0].back), rank(b[0].back)) })
+	}
+	for _, c := range tp.channels {
+		c.loop = c.to.leadsTo(c.from, map[*plannedTask]bool{})
 	}
 	return tp
 }
 
-func (tp *topology) edge(from *plannedTask, to []string) {
+func rank(last bool) int {
+	if last {
+		return 1
+	}
+	return 0
+}
+
+// leadsTo says whether a record of the task can reach another.
+func (t *plannedTask) leadsTo(other *plannedTask, seen map[*plannedTask]bool) bool {
+	if t == other {
+		return true
+	}
+	seen[t] = true
+	for _, e := range t.edges {
+		for _, c := range e {
+			if !seen[c.to] && c.to.leadsTo(other, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forward are the edges by which records leave for good, or go on to the rest of the loop.
+func (t *plannedTask) forward() [][]*plannedChannel { return t.edges[:len(t.edges)-t.backs] }
+
+func (tp *topology) edge(from *plannedTask, to []string, back bool) {
 	var edge []*plannedChannel
+	if back {
+		from.backs++
+	}
 	for _, name := range to {
 		t := tp.task(name)
-		c := &plannedChannel{id: abs.ChannelID(string(from.id) + ">" + name), index: len(tp.channels), from: from, to: t}
+		c := &plannedChannel{id: abs.ChannelID(string(from.id) + ">" + name), index: len(tp.channels), from: from, to: t, back: back}
 		tp.channels = append(tp.channels, c)
 		t.in = append(t.in, c)
-		t.level = max(t.level, from.level+1)
+		if !back {
+			t.level = max(t.level, from.level+1)
+		}
 		edge = append(edge, c)
 	}
 	from.edges = append(from.edges, edge)
@@ -114,7 +163,7 @@ func (t *plannedTask) paths() int {
 	if t.sink {
 		n++
 	}
-	for _, e := range t.edges {
+	for _, e := range t.forward() {
 		n += e[0].to.paths()
 	}
 	return n
@@ -126,7 +175,7 @@ func (tp *topology) plan() abs.Plan {
 		p.Tasks = append(p.Tasks, abs.PlannedTask{ID: t.id, Agent: t.agent, Source: t.source})
 	}
 	for _, c := range tp.channels {
-		p.Channels = append(p.Channels, abs.PlannedChannel{ID: c.id, From: c.from.id, To: c.to.id})
+		p.Channels = append(p.Channels, abs.PlannedChannel{ID: c.id, From: c.from.id, To: c.to.id, Back: c.back})
 	}
 	return p
 }
@@ -134,7 +183,7 @@ func (tp *topology) plan() abs.Plan {
 func (t *plannedTask) name() string { return jobName + "/" + string(t.id) }
 
 // spec is the task as it runs: one operator between its inputs and its outputs.
-func (t *plannedTask) spec(dedupe int) dataflow.TaskSpec {
+func (t *plannedTask) spec(dedupe int, r rules) dataflow.TaskSpec {
 	s := dataflow.TaskSpec{Job: jobName, Generation: generation, ID: t.id, Agent: t.agent, Source: t.source}
 	if t.source {
 		s.Entry, s.DedupeWindow = []dataflow.Target{{Kind: dataflow.ToOp}}, dedupe
@@ -142,30 +191,36 @@ func (t *plannedTask) spec(dedupe int) dataflow.TaskSpec {
 	for _, c := range t.in {
 		s.Inputs = append(s.Inputs, dataflow.InChannel{
 			Channel: dataflow.Channel{ID: c.id, Index: c.index}, Agent: c.from.agent, Incarnation: 1,
-			To: dataflow.Target{Kind: dataflow.ToOp},
+			To: dataflow.Target{Kind: dataflow.ToOp}, Back: c.back, Loop: c.loop,
 		})
 	}
-	var targets []dataflow.Target
+	outputs := []string{"out"}
+	targets := make([][]dataflow.Target, 1+t.backs)
 	for i, edge := range t.edges {
 		var e dataflow.EdgeSpec
 		for _, c := range edge {
 			e.Channels = append(e.Channels, dataflow.OutChannel{
-				Channel: dataflow.Channel{ID: c.id, Index: c.index}, To: c.to.id, Incarnation: 1,
+				Channel: dataflow.Channel{ID: c.id, Index: c.index}, To: c.to.id, Incarnation: 1, Back: c.back && !r.creditOnBackEdges,
 			})
 		}
 		if n := len(edge); n > 1 {
 			e.Partition = func(key []byte) int { return int(hashOf(key) % uint64(n)) }
 		}
 		s.Edges = append(s.Edges, e)
-		targets = append(targets, dataflow.Target{Kind: dataflow.ToEdge, Index: i})
+		output := 0
+		if edge[0].back {
+			output = len(outputs)
+			outputs = append(outputs, fmt.Sprintf("again%d", output))
+		}
+		targets[output] = append(targets[output], dataflow.Target{Kind: dataflow.ToEdge, Index: i})
 	}
 	if t.sink {
 		s.Sinks = []dataflow.SinkSpec{{Name: "out", Channel: string(t.id) + ">out"}}
-		targets = append(targets, dataflow.Target{Kind: dataflow.ToSink})
+		targets[0] = append(targets[0], dataflow.Target{Kind: dataflow.ToSink})
 	}
 	s.Ops = []dataflow.OpSpec{{
-		Operator: dataflow.OperatorSpec{Name: string(t.id), Task: t.name(), Outputs: []string{"out"}, Inputs: []string{"in"}},
-		Outputs:  [][]dataflow.Target{targets},
+		Operator: dataflow.OperatorSpec{Name: string(t.id), Task: t.name(), Outputs: outputs, Inputs: []string{"in"}},
+		Outputs:  targets,
 	}}
 	return s
 }
