@@ -144,8 +144,12 @@ func (l *lead) onEpoch(ctx context.Context, job string, e wnats.Event) {
 }
 
 func (l *lead) onAck(ctx context.Context, job string, e wnats.Event) {
-	var ack abs.Ack
-	if j := l.jobs[job]; j != nil && json.Unmarshal(e.Value, &ack) == nil {
+	var list ackList
+	j := l.jobs[job]
+	if j == nil || json.Unmarshal(e.Value, &list) != nil {
+		return
+	}
+	for _, ack := range list.Acks {
 		l.step(ctx, j, ack)
 	}
 }
@@ -245,9 +249,9 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 		err = json.Unmarshal(e.Value, &v.Record)
 		out.Records = append(out.Records, v)
 	case kindAck:
-		var ack abs.Ack
-		err = json.Unmarshal(e.Value, &ack)
-		out.Acks = append(out.Acks, ack)
+		var list ackList
+		err = json.Unmarshal(e.Value, &list)
+		out.Acks = append(out.Acks, list.Acks...)
 	case kindReplica:
 		var ack abs.ReplicaAck
 		err = json.Unmarshal(e.Value, &ack)

@@ -35,12 +35,20 @@ func (q *queue[T]) take() []T {
 
 // each calls f for every item until ctx ends.
 func (q *queue[T]) each(ctx context.Context, f func(T)) {
-	for {
-		for _, item := range q.take() {
-			if ctx.Err() != nil {
-				return
+	q.batches(ctx, func(items []T) {
+		for _, item := range items {
+			if ctx.Err() == nil {
+				f(item)
 			}
-			f(item)
+		}
+	})
+}
+
+// batches calls f with what has gathered, until ctx ends.
+func (q *queue[T]) batches(ctx context.Context, f func([]T)) {
+	for {
+		if items := q.take(); len(items) > 0 {
+			f(items)
 		}
 		select {
 		case <-ctx.Done():

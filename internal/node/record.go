@@ -13,7 +13,7 @@ import (
 //
 //	jobs         JOB                    jobRecord
 //	checkpoints  "e", JOB, EPOCH        abs.EpochRecord, the one key of an epoch
-//	             "a", JOB, EPOCH, TASK  abs.Ack
+//	             "a", JOB, EPOCH, TASK  ackList, of this task and others of its agent
 //	             "r", JOB, EPOCH, TASK  abs.ReplicaAck
 //	operators    NAME, VERSION          operatorRecord
 //	agents       AGENT                  agentRecord

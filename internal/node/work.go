@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 // startWorkers starts what runs beside the tasks.
 func (a *Agent) startWorkers() {
 	a.background(func() { a.saves.each(a.life, a.saveOne) })
-	a.background(func() { a.acks.each(a.life, a.sendAck) })
+	a.background(func() { a.acks.batches(a.life, a.sendAcks) })
 	a.background(func() { a.replicas.each(a.life, a.replicate) })
 	a.background(func() { a.purges.each(a.life, func(p purgeJob) { p.run(a.life) }) })
 }
@@ -59,37 +60,66 @@ type ackJob struct {
 	ack abs.Ack
 }
 
-// sendAck writes an acknowledgement; the first one of a task and epoch holds. An initial epoch takes
-// a later one in the place of a failure.
-func (a *Agent) sendAck(j ackJob) {
-	value, err := json.Marshal(j.ack)
-	if err != nil {
-		panic(err)
-	}
-	key := ackKey(j.job, j.ack.Epoch, j.ack.Task)
-	a.attempt("acknowledgement", key, func(ctx context.Context) error {
-		kv := a.conn.KV(wnats.Checkpoints)
-		_, err := kv.Create(ctx, key, value)
-		if errors.Is(err, wnats.ErrConflict) && j.ack.Failed == "" {
-			return a.replaceFailed(ctx, kv, key, value)
+// ackList is acknowledgements of tasks of one agent for one epoch: those that came together share a
+// key, since every write to KV is fsynced. The key bears the name of the first task.
+type ackList struct {
+	Acks []abs.Ack `json:"acks"`
+}
+
+// sendAcks writes acknowledgements, those of a job and epoch together.
+func (a *Agent) sendAcks(jobs []ackJob) {
+	for len(jobs) > 0 {
+		first, rest := jobs[0], jobs[:0:0]
+		var list ackList
+		for _, j := range jobs {
+			if j.job == first.job && j.ack.Epoch == first.ack.Epoch {
+				list.Acks = append(list.Acks, j.ack)
+			} else {
+				rest = append(rest, j)
+			}
 		}
+		a.sendAckList(first.job, list)
+		jobs = rest
+	}
+}
+
+func (a *Agent) sendAckList(job string, list ackList) {
+	key := ackKey(job, list.Acks[0].Epoch, list.Acks[0].Task)
+	a.attempt("acknowledgements", key, func(ctx context.Context) error {
+		kv := a.conn.KV(wnats.Checkpoints)
+		_, err := kv.Create(ctx, key, mustJSON(list))
 		if errors.Is(err, wnats.ErrConflict) {
-			return nil
+			return mergeAcks(ctx, kv, key, list)
 		}
 		return err
 	})
 }
 
-func (a *Agent) replaceFailed(ctx context.Context, kv *wnats.KV, key string, value []byte) error {
+// mergeAcks adds acknowledgements to those of an earlier life of this agent. The first one of a task
+// holds, unless it was a failure: an initial epoch takes a later one in its place.
+func mergeAcks(ctx context.Context, kv *wnats.KV, key string, list ackList) error {
 	e, err := kv.Get(ctx, key)
 	if err != nil {
 		return err
 	}
-	var old abs.Ack
-	if err := json.Unmarshal(e.Value, &old); err == nil && old.Failed == "" {
+	var have ackList
+	if err := json.Unmarshal(e.Value, &have); err != nil {
+		return err
+	}
+	changed := false
+	for _, ack := range list.Acks {
+		i := slices.IndexFunc(have.Acks, func(h abs.Ack) bool { return h.Task == ack.Task })
+		switch {
+		case i < 0:
+			have.Acks, changed = append(have.Acks, ack), true
+		case have.Acks[i].Failed != "" && ack.Failed == "":
+			have.Acks[i], changed = ack, true
+		}
+	}
+	if !changed {
 		return nil
 	}
-	_, err = kv.Update(ctx, key, value, e.Revision)
+	_, err = kv.Update(ctx, key, mustJSON(have), e.Revision)
 	return err
 }
 
