@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -68,7 +67,7 @@ type Agent struct {
 	args    []string
 	output  string // file
 	client  *api.Client
-	proc    *process // nil: never started
+	proc    *Process // nil: never started
 }
 
 // Add makes an agent and picks its addresses, which it keeps over restarts.
@@ -132,7 +131,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 func (f *Fleet) Kill() {
 	for _, a := range f.agents {
 		if a.proc != nil {
-			a.proc.signal(syscall.SIGKILL)
+			a.proc.Signal(syscall.SIGKILL)
 		}
 	}
 	for _, a := range f.agents {
@@ -175,7 +174,7 @@ func (a *Agent) Start() error {
 	}
 	cmd := exec.Command(a.program, a.args...)
 	cmd.Stdout, cmd.Stderr = out, out
-	p, err := start(cmd)
+	p, err := StartProcess(cmd)
 	err = errors.Join(err, out.Close()) // the process has its own
 	if err != nil {
 		return fmt.Errorf("start agent %s: %w", a.Name, err)
@@ -190,7 +189,7 @@ func (a *Agent) Running() bool {
 		return false
 	}
 	select {
-	case <-a.proc.gone:
+	case <-a.proc.Gone():
 		return false
 	default:
 		return true
@@ -198,21 +197,20 @@ func (a *Agent) Running() bool {
 }
 
 // Gone is closed when the process that was started last has ended.
-func (a *Agent) Gone() <-chan struct{} { return a.proc.gone }
+func (a *Agent) Gone() <-chan struct{} { return a.proc.Gone() }
 
 // Started is when the process that was started last began.
-func (a *Agent) Started() time.Time { return a.proc.started }
+func (a *Agent) Started() time.Time { return a.proc.Started() }
 
 // PID is the process that was started last.
-func (a *Agent) PID() int { return a.proc.cmd.Process.Pid }
+func (a *Agent) PID() int { return a.proc.PID() }
 
 // Kill kills the agent's process with SIGKILL, if it runs, and returns when it is gone.
 func (a *Agent) Kill() {
 	if a.proc == nil {
 		return
 	}
-	a.proc.signal(syscall.SIGKILL)
-	<-a.proc.gone
+	a.proc.Kill()
 }
 
 // Stop stops the agent with SIGTERM, if it runs, and returns when it is gone.
@@ -220,12 +218,12 @@ func (a *Agent) Stop() error {
 	if !a.Running() {
 		return nil
 	}
-	a.proc.signal(syscall.SIGTERM)
+	a.proc.Signal(syscall.SIGTERM)
 	t := time.NewTimer(stopPatience)
 	defer t.Stop()
 	select {
-	case <-a.proc.gone:
-		return a.proc.err
+	case <-a.proc.Gone():
+		return a.proc.Err()
 	case <-t.C:
 		a.Kill()
 		return fmt.Errorf("agent %s did not stop within %s and was killed", a.Name, stopPatience)
@@ -236,8 +234,8 @@ func (a *Agent) Stop() error {
 func (a *Agent) WaitReady(ctx context.Context) error {
 	for {
 		select {
-		case <-a.proc.gone:
-			return fmt.Errorf("agent %s ended instead of becoming ready: %w", a.Name, errors.Join(a.proc.err, errors.New(a.Tail())))
+		case <-a.proc.Gone():
+			return fmt.Errorf("agent %s ended instead of becoming ready: %w", a.Name, errors.Join(a.proc.Err(), errors.New(a.Tail())))
 		default:
 		}
 		if a.ready(ctx) {
@@ -285,41 +283,6 @@ func (a *Agent) Tail() string {
 		return err.Error() + "\n"
 	}
 	return string(b)
-}
-
-// process is one run of an agent. Its goroutine owns the command.
-type process struct {
-	cmd     *exec.Cmd
-	started time.Time
-	gone    chan struct{} // closed when it has ended, after err was set
-	err     error         // how it ended
-}
-
-// start starts a command in a process group of its own, so that the terminal's signals are for who
-// started it alone. The goroutine that starts it keeps its thread until the command has ended: the
-// operating system kills the command when that thread ends, as it does with this process.
-func start(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = attributes()
-	p := &process{cmd: cmd, gone: make(chan struct{})}
-	began := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		p.started = time.Now()
-		err := cmd.Start()
-		began <- err
-		if err == nil {
-			p.err = cmd.Wait()
-			close(p.gone)
-		}
-	}()
-	return p, <-began
-}
-
-// signal tells the process something, if it has not ended.
-func (p *process) signal(s os.Signal) {
-	// An error says that it has ended, which whoever waits for gone finds out.
-	_ = p.cmd.Process.Signal(s)
 }
 
 // Sleep waits for d and tells whether ctx lasts.

@@ -1,0 +1,12 @@
+// Package e2e tests the whole as its users have it: the agent's binary in processes of its own, mosquitto
+// as the broker, mosquitto_pub and mosquitto_sub as the clients, and the command line. The tests carry
+// the build tag mosquitto:
+//
+//	go test -tags mosquitto ./internal/e2e
+//
+// Environment:
+//
+//	WEIR_E2E_SEED=N     repeats what chance decided in a run that printed this seed
+//	WEIR_E2E_TIME=2m    how long agents are killed at random (30s by default)
+//	WEIR_E2E_RATE=2000  readings a second
+package e2e

@@ -1,0 +1,73 @@
+//go:build mosquitto
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/fleet"
+)
+
+// TestPowerCut kills all agents, and with them the embedded server, at the same moment while readings
+// stream in, and deletes everything that the server had on disk: input streams, control plane, object
+// store. Twice, since what was rebuilt must be as good as what was there.
+func TestPowerCut(t *testing.T) {
+	s := newSite(t)
+	lasts := 24 * time.Second
+	began := time.Now()
+	published := s.feed(lasts)
+	for n := range 2 {
+		before := s.replicatedAfter(0)
+		at := time.Duration(n)*12*time.Second + 5*time.Second + time.Duration(s.rand.Int64N(int64(3*time.Second)))
+		fleet.Sleep(s.ctx, time.Until(began.Add(at)))
+		s.fleet.Kill()
+		t.Logf("%6.2f s: killed all after checkpoint %d", time.Since(began).Seconds(), before)
+		s.must(os.RemoveAll(filepath.Join(s.hub.Dir, "nats")))
+		fleet.Sleep(s.ctx, time.Duration(s.rand.Int64N(int64(2*time.Second))))
+		s.check(s.within(startPatience, s.fleet.Start))
+		// The control plane is as it was, and goes on: no epoch is used again.
+		after := s.replicatedAfter(before)
+		t.Logf("%6.2f s: checkpoint %d is replicated", time.Since(began).Seconds(), after)
+	}
+	published()
+	s.settle()
+	s.judge()
+	s.sameGeneration(1)
+	var ops []api.Operator
+	s.must(json.Unmarshal([]byte(s.cli("operator", "list", "--json")), &ops))
+	if len(ops) != 2 {
+		t.Errorf("operators after the power cut: %+v", ops)
+	}
+}
+
+// replicatedAfter waits until a checkpoint above epoch is replicated and returns the newest one.
+func (s *site) replicatedAfter(epoch uint64) uint64 {
+	s.t.Helper()
+	var newest uint64
+	s.until(startPatience, "a replicated checkpoint", func(ctx context.Context) bool {
+		j, err := s.hub.Client().Job(ctx, "totals")
+		newest = j.LastReplicatedEpoch
+		return err == nil && newest > epoch
+	})
+	return newest
+}
+
+// sameGeneration checks that the job and all its tasks run in a generation.
+func (s *site) sameGeneration(gen uint32) {
+	s.t.Helper()
+	j := s.job()
+	if j.Generation != gen || j.State != api.JobRunning || len(j.Tasks) != 4 {
+		s.t.Errorf("job: generation %d, %s, %d tasks; want generation %d, running, 4 tasks", j.Generation, j.State, len(j.Tasks), gen)
+	}
+	for _, task := range j.Tasks {
+		if task.Generation != gen || task.State != api.TaskRunning {
+			s.t.Errorf("task %s: generation %d, %s; want generation %d, running", task.ID, task.Generation, task.State, gen)
+		}
+	}
+}
