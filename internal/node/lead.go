@@ -331,9 +331,11 @@ func (l *lead) write(ctx context.Context, j *led, w abs.Write) abs.Actions {
 	return j.coord.Step(abs.Unwritten{}, l.now())
 }
 
-// wall turns the coordinator's time, which never goes back, into the time of day, for display.
+// wall turns the coordinator's time, which never goes back, into the time of day, for display. What an
+// earlier term wrote is the time of day already.
 func (l *lead) wall(ms int64) int64 {
-	if ms == 0 || ms > l.a.began.UnixMilli() {
+	const earliestDay = 1e11 // 1973; no process runs that long
+	if ms == 0 || ms > earliestDay {
 		return ms
 	}
 	return l.a.began.UnixMilli() + ms

@@ -195,7 +195,7 @@ func (a *Agent) replicate(j replicaJob) {
 }
 
 // packsBefore is the chain of packs that the new one continues, and its last version; none, if there
-// is no such chain in the object store, or it is long.
+// is no such chain in the object store, or it is long, or a part taken whole came since.
 func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, dataflow.Version) {
 	last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part)
 	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version {
@@ -208,12 +208,18 @@ func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, datafl
 	if err != nil {
 		return nil, 0
 	}
+	here := false
 	for _, p := range parts {
-		if uint64(p.Version) == last.Version && p.Generation == last.Generation {
-			return append([]string(nil), last.Packs...), p.Version
+		v := uint64(p.Version)
+		here = here || v == last.Version && p.Generation == last.Generation
+		if p.Full && v > last.Version && v <= j.part.Version {
+			return nil, 0 // what lies before a full part is no base for what comes after
 		}
 	}
-	return nil, 0
+	if !here {
+		return nil, 0
+	}
+	return append([]string(nil), last.Packs...), dataflow.Version(last.Version)
 }
 
 // newestReplicated is the newest replicated part of a task in the part's generation.
