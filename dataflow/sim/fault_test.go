@@ -109,7 +109,9 @@ func (c *chaos) heal() {
 	w := c.w
 	w.trace("CALM")
 	w.calm, c.calmSince = true, w.now
-	w.profile.grantLoss, w.profile.ackLoss, w.profile.writeLoss = 0, 0, 0
+	p := &w.profile
+	p.grantLoss, p.ackLoss, p.writeLoss, p.laggard = 0, 0, 0, ""
+	p.sync, p.link, p.control, p.persist = time.Millisecond, time.Millisecond, time.Millisecond, 2*time.Millisecond
 	c.failSaves = 0
 	clear(c.slowUntil)
 	clear(c.trap)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -29,6 +30,7 @@ type stream struct {
 	exists bool
 	last   uint64 // sequence
 	frames []stored
+	held   map[int]int     // frames by channel
 	lost   map[int]abs.Seq // highest number that a fault has taken, by channel
 }
 
@@ -39,7 +41,9 @@ type stored struct {
 	data        []byte
 }
 
-func newStream(w *world, t *plannedTask) *stream { return &stream{w: w, t: t, lost: map[int]abs.Seq{}} }
+func newStream(w *world, t *plannedTask) *stream {
+	return &stream{w: w, t: t, held: map[int]int{}, lost: map[int]abs.Seq{}}
+}
 
 func (s *stream) String() string {
 	text := fmt.Sprintf("%d.%d(", s.id, s.last)
@@ -62,13 +66,7 @@ func (s *stream) put(channel int, data []byte) error {
 	if !s.exists {
 		return errUnavailable
 	}
-	n := 0
-	for _, f := range s.frames {
-		if f.channel == channel {
-			n++
-		}
-	}
-	if n >= s.w.profile.streamFrames {
+	if s.held[channel] >= s.w.profile.streamFrames {
 		return errFull
 	}
 	h, _, err := frame.Decode(data)
@@ -76,6 +74,7 @@ func (s *stream) put(channel int, data []byte) error {
 		s.w.fail("channel %d: %v", channel, err)
 	}
 	s.last++
+	s.held[channel]++
 	s.frames = append(s.frames, stored{s.last, channel, abs.Seq(h.First), abs.Seq(h.Last()), data})
 	if in := s.reader(); in != nil {
 		in.pump()
@@ -114,6 +113,7 @@ func (s *stream) empty() {
 func (s *stream) lose(frames []stored) {
 	for _, f := range frames {
 		s.lost[f.channel] = max(s.lost[f.channel], f.last)
+		s.held[f.channel]--
 	}
 }
 
@@ -129,6 +129,8 @@ func (s *stream) purge(channel int, upto uint64) {
 	for _, f := range s.frames {
 		if f.seq > upto || f.channel != channel && !s.w.rules.purgeByPosition {
 			kept = append(kept, f)
+		} else {
+			s.held[f.channel]--
 		}
 	}
 	s.frames = kept
@@ -181,13 +183,10 @@ func (in *input) read() bool {
 		in.begin()
 		return true
 	}
-	for _, f := range in.s.frames {
-		if f.seq <= in.at {
-			continue
-		}
-		if !in.drained && f.seq > in.target {
-			break
-		}
+	frames := in.s.frames
+	i := sort.Search(len(frames), func(i int) bool { return frames[i].seq > in.at })
+	if i < len(frames) && (in.drained || frames[i].seq <= in.target) {
+		f := frames[i]
 		in.at, in.seen = f.seq, f.seq
 		in.push(dataflow.Delivery{Channel: f.channel, Seq: f.seq, Frame: bytes.Clone(f.data)})
 		return true
