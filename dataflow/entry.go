@@ -20,7 +20,7 @@ import (
 //	control  kind (1 byte) | epoch (uvarint) | agent
 //	handed   sink (uvarint) | number (uvarint) | running checksum at number (8 bytes)
 //	reserve  channel (uvarint) | number (uvarint)
-//	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason
+//	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")
 

@@ -98,6 +98,18 @@ func (l *memoryLog) kinds(kind EntryKind) (n int) {
 	return n
 }
 
+// entryOf is the position of the first entry of a kind.
+func (l *memoryLog) entryOf(kind EntryKind) abs.Position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.Kind == kind {
+			return e.Pos
+		}
+	}
+	return 0
+}
+
 type memoryFollower struct {
 	log   *memoryLog
 	after abs.Position

@@ -24,6 +24,9 @@ const (
 	resendTicks = 5
 	// retryTicks is the pause after the stream has refused a frame.
 	retryTicks = 2
+	// lackTicks is for how long a receiver must ask for the same number before the task is restored to
+	// make it again: what it asks for may have reached its stream just after it had looked.
+	lackTicks = 2
 )
 
 // outlet is the sending end of one channel: it gives items their numbers, cuts them into frames,
@@ -56,6 +59,9 @@ type outlet struct {
 	retryTick    uint64  // nothing is sent before: the stream refused
 	free         abs.Seq // numbers up to this one were made before and need no credit
 	acked        abs.Seq // handed over: in the stream or with the receiver
+
+	lackNext abs.Seq // number asked for that is not at hand
+	lackTick uint64  // when it was first asked for
 
 	heldBack uint64 // items that the receiver had
 	compared uint64 // checksums compared
@@ -226,6 +232,14 @@ func (o *outlet) grant(g Grant, tick uint64) (regenerate bool, err error) {
 	return false, nil
 }
 
+// lacking says whether the receiver has asked for a number that is not at hand for long enough.
+func (o *outlet) lacking(next abs.Seq, tick uint64) bool {
+	if o.lackNext != next {
+		o.lackNext, o.lackTick = next, tick
+	}
+	return tick >= o.lackTick+lackTicks
+}
+
 // consumed takes the first n frames out of the window: the receiver has them.
 func (o *outlet) consumed(n int) {
 	for i, f := range o.window[:n] {
@@ -347,7 +361,7 @@ func (o *outlet) seek(sent abs.Seq, sum frame.Sum, epoch abs.Epoch) {
 	}
 	o.build, o.buildCount = nil, 0
 	o.window, o.sent, o.under, o.unsent = nil, 0, 0, 0
-	o.free = max(o.free, o.highest)
+	o.free, o.lackNext = max(o.free, o.highest), 0
 	o.next, o.sum, o.epoch, o.acked = sent+1, sum, epoch, sent
 	if o.granted {
 		o.checkAt = o.have // what is made again is compared again

@@ -70,12 +70,14 @@ func (t *Task) handedOver(cut abs.Cut) bool {
 	return true
 }
 
-// saved takes the outcome. A failed save is tried again: its changes are in no other part.
+// saved takes the outcome. A failed save is tried again, since its changes are in no other part; under
+// another version, if an earlier life of the task has saved one meanwhile.
 func (t *Task) saved(p *pendingPart, err error) {
 	t.saving = nil
 	t.stats.setSaveError(err)
 	if err != nil {
 		t.retryAt = t.tick + retryTicks
+		t.seekVersion()
 		return
 	}
 	if len(t.parts) > 0 && t.parts[0] == p {
@@ -86,8 +88,22 @@ func (t *Task) saved(p *pendingPart, err error) {
 		return
 	}
 	t.durable = max(t.durable, p.info.Epoch)
+	if t.replaying && t.recovery.Level != "rewind" && p.info.Pos > t.pos {
+		t.behind = "a part further on has become durable"
+	}
 	p.report.Info = p.info
 	p.report.PersistMS = ms(t.env.Stopwatch() - p.frozen)
 	t.stats.epoch.Store(uint64(t.durable))
 	t.env.Observer.PartDurable(p.report)
+}
+
+// seekVersion looks which versions have been saved. If it cannot, the next try fails like the last one.
+func (t *Task) seekVersion() {
+	parts, err := t.env.Store.Parts(t.spec.Name())
+	if err != nil {
+		return
+	}
+	for _, p := range parts {
+		t.version = max(t.version, p.Version)
+	}
 }

@@ -45,9 +45,25 @@ func (t *Task) start(ctx context.Context) error {
 	best := newest(parts, t.spec.Generation)
 	if best != nil {
 		t.started = true
-		return t.restore(ctx, *best, "L1", "the agent started")
+		if err := t.restore(ctx, *best, "L1", "the agent started"); err != nil {
+			return err
+		}
+		return t.reportAgain(*best)
 	}
 	return t.begin(ctx, t.env.Base)
+}
+
+// reportAgain reports the part that the task was restored from: an earlier life may have ended between
+// its becoming durable and being reported.
+func (t *Task) reportAgain(p PartInfo) error {
+	if p.Local {
+		return nil
+	}
+	r, err := ReportOf(p)
+	if err == nil {
+		t.env.Observer.PartDurable(r)
+	}
+	return err
 }
 
 // newest is the generation's part that is furthest in the log, nil if there is none.
@@ -155,6 +171,7 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
 	t.lastCursor, t.willEnd = meta.Cursor, meta.Ended
 	t.entry, t.parts, t.open = nil, nil, nil
+	t.unsure, t.dead, t.behind = unsure{}, nil, ""
 	if t.saving != nil {
 		t.parts = []*pendingPart{t.saving}
 	}
@@ -257,18 +274,25 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 	case EntryGiveUp:
 		g, err := decodeGiveUp(e.Data)
 		if err == nil {
-			t.giveUp(g)
+			t.giveUp(e.Pos, g)
 		}
 		return 0, err
 	}
 	return 0, nil
 }
 
-func (t *Task) giveUp(g giveUpEntry) {
+// givenUp is a record that the entry at a position gives up. Without a reason it is skipped, else kept
+// as a dead letter.
+type givenUp struct {
+	at     abs.Position
+	reason string
+}
+
+func (t *Task) giveUp(at abs.Position, g giveUpEntry) {
 	if t.giveUps[g.pos] == nil {
-		t.giveUps[g.pos] = map[int]bool{}
+		t.giveUps[g.pos] = map[int]givenUp{}
 	}
-	t.giveUps[g.pos][g.index] = true
+	t.giveUps[g.pos][g.index] = givenUp{at, g.reason}
 }
 
 // seekSinks sets the sinks' ports once the log has said what was handed over, and lets outputs go
@@ -329,6 +353,10 @@ func (t *Task) rewind(ctx context.Context, o *outlet, from abs.Seq) error {
 // before it; the entry's records are then taken one by one, and the one that fails again is given
 // up, by an entry of the log, so that replay gives up the same.
 func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
+	var behind *behindError
+	if errors.As(cause, &behind) {
+		return t.overtake(ctx, behind.err)
+	}
 	var guest *GuestError
 	if !errors.As(cause, &guest) {
 		return false, cause
@@ -336,7 +364,7 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	t.stats.restarts.Add(1)
 	var rec *recordError
 	if errors.As(cause, &rec) {
-		if err := t.setAside(rec, guest); err != nil {
+		if err := t.logGiveUp(rec, guest); err != nil {
 			return false, err
 		}
 	} else {
@@ -353,33 +381,101 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	return true, t.restore(ctx, *best, "L0", cause.Error())
 }
 
-// setAside gives a record up according to the operator's policy.
-func (t *Task) setAside(rec *recordError, guest *GuestError) error {
-	policy := PolicyDeadLetter
+// behindError says that what the task replays is not to be had any more, or need not be.
+type behindError struct{ err error }
+
+func (e *behindError) Error() string { return e.err.Error() }
+
+// overtake restores the task to its newest part, if that is further on than the task is. Replay of an
+// older one was overtaken: the newer part has become durable meanwhile, or counts even, so that nobody
+// needs what lies before it and the log and the stream need not have it any more.
+func (t *Task) overtake(ctx context.Context, cause error) (bool, error) {
+	parts, err := t.env.Store.Parts(t.spec.Name())
+	if err != nil {
+		return false, err
+	}
+	t.behind = ""
+	best := newest(parts, t.spec.Generation)
+	if best == nil || best.Pos <= t.pos {
+		return false, cause
+	}
+	return true, t.restore(ctx, *best, t.recovery.Level, t.recovery.Reason+"; "+cause.Error())
+}
+
+// logGiveUp gives a record up according to the operator's policy.
+func (t *Task) logGiveUp(rec *recordError, guest *GuestError) error {
+	g := giveUpEntry{t.pos, rec.index, rec.Error()}
 	for _, op := range t.spec.Ops {
-		if op.Operator.Name == guest.Operator && op.Policy != "" {
-			policy = op.Policy
+		switch {
+		case op.Operator.Name != guest.Operator:
+		case op.Policy == PolicyFail:
+			return fmt.Errorf("operator %s failed, and its policy is to stop: %s", guest.Operator, guest.Reason)
+		case op.Policy == PolicySkip:
+			g.reason = ""
 		}
 	}
-	if policy == PolicyFail {
-		return fmt.Errorf("operator %s failed, and its policy is to stop: %s", guest.Operator, guest.Reason)
+	pos, err := t.env.Log.Append(EntryGiveUp, g.encode())
+	if err != nil {
+		return err
 	}
-	if policy == PolicyDeadLetter {
-		r, _, err := frame.Next(rec.record)
+	t.stats.givenUp.Add(1)
+	t.giveUp(pos, g)
+	return nil
+}
+
+// unsure is from which entry on what the task has made follows from another one that gave up a record,
+// and where the last of those is: until the log is synced to there, it is as if it were not synced to here.
+type unsure struct{ from, until abs.Position }
+
+func (u *unsure) add(entry, giveUp abs.Position) {
+	if u.until == 0 {
+		u.from = entry
+	}
+	u.until = max(u.until, giveUp)
+}
+
+// limit says up to where outputs may be handed over if the log is synced to a position.
+func (u *unsure) limit(synced abs.Position) abs.Position {
+	if synced >= u.until {
+		*u = unsure{}
+		return synced
+	}
+	return min(synced, u.from-1)
+}
+
+// deadLetter is a record given up that is not kept yet.
+type deadLetter struct {
+	cause  abs.Position
+	key    string
+	record []byte
+	reason string
+}
+
+// setAside takes a record that is given up, again in every replay: the process may have ended before
+// it was kept.
+func (t *Task) setAside(pos abs.Position, index int, g givenUp, record []byte) {
+	t.unsure.add(pos, g.at)
+	if g.reason == "" {
+		return
+	}
+	t.dead = append(t.dead, deadLetter{
+		cause: pos, key: fmt.Sprintf("%d-%d", pos, index), record: append([]byte(nil), record...), reason: g.reason,
+	})
+}
+
+// bury keeps the dead letters that may be handed over.
+func (t *Task) bury(synced abs.Position) error {
+	for len(t.dead) > 0 && t.dead[0].cause <= synced {
+		d := t.dead[0]
+		r, _, err := frame.Next(d.record)
 		if err != nil {
 			return err
 		}
-		key := fmt.Sprintf("%d-%d", t.pos, rec.index)
-		if err := t.env.Dead.Put(t.spec.Name(), key, r, rec.Error()); err != nil {
+		if err := t.env.Dead.Put(t.spec.Name(), d.key, r, d.reason); err != nil {
 			return err
 		}
+		t.dead = t.dead[1:]
 	}
-	t.stats.givenUp.Add(1)
-	g := giveUpEntry{t.pos, rec.index, guest.Reason}
-	if _, err := t.env.Log.Append(EntryGiveUp, g.encode()); err != nil {
-		return err
-	}
-	t.giveUp(g)
 	return nil
 }
 

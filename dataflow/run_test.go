@@ -231,11 +231,37 @@ func TestTaskPolicies(t *testing.T) {
 			d.dead.err = errors.New("disk full")
 			p := d.start()
 			p.receive("a:bad")
+			mustEqual(d.t, "entries of given-up records", d.log.kinds(EntryGiveUp), 1)
+			p.sync()
 			if err := <-p.done; !errors.Is(err, d.dead.err) {
 				d.t.Fatalf("got %v", err)
 			}
-			mustEqual(d.t, "entries of given-up records", d.log.kinds(EntryGiveUp), 0)
 			p.cancel()
+			d.dead.err = nil
+			d.log.restart(true)
+
+			p = d.start()
+			mustEqual(d.t, "dead letters that replay has kept", len(d.dead.recs), 1)
+			mustEqual(d.t, "instances", p.ops.made, 1)
+			p.stop(false)
+		})
+	})
+	t.Run("power cut before the log is synced", func(t *testing.T) {
+		bubble(t, PolicyDeadLetter, func(d *device) {
+			p := d.start()
+			p.sync()
+			p.receive("a:bad", "a")
+			p.receive("a")
+			mustEqual(d.t, "dead letters", len(d.dead.recs), 0)
+			d.log.sync(d.log.entryOf(EntryGiveUp) - 1) // all but the entry that gives the record up
+			p.synced <- struct{}{}
+			synctest.Wait()
+			mustEqual(d.t, "dead letters", len(d.dead.recs), 0)
+			p.wants("before it is sure that the record is given up")
+			p.sync()
+			mustEqual(d.t, "dead letters", len(d.dead.recs), 1)
+			p.wants("after", "1 a=1", "2 a=2")
+			p.stop(false)
 		})
 	})
 }
@@ -311,6 +337,11 @@ func TestTaskRestoredFromABarrier(t *testing.T) {
 			p.sync()
 			p.grant(Grant{Next: 8, Sum: sumOf(d.t, p, nil)})
 			p.wire.frames = nil
+			p.grant(Grant{Next: 1, Rewind: true})
+			mustEqual(d.t, "restored at once", len(p.notes.recovery), 0)
+			for range lackTicks {
+				p.ticks <- struct{}{}
+			}
 			p.grant(Grant{Next: 1, Rewind: true})
 			after(p)
 			mustEqual(d.t, "sent again", p.sent(), sent)

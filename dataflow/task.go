@@ -118,8 +118,11 @@ type Task struct {
 
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
 
-	giveUps map[abs.Position]map[int]bool
+	giveUps map[abs.Position]map[int]givenUp
 	suspect abs.Position      // entry to take record by record: an operator failed on it
+	unsure  unsure            // entries whose giving up of records may not be synced
+	dead    []deadLetter      // records given up that are not kept yet
+	behind  string            // why the task must not replay on from where it is; empty: it may
 	records []abs.EpochRecord // not yet looked at: a task that replays looks at none
 
 	version  Version // last saved, or in saving
@@ -159,7 +162,7 @@ type pendingPart struct {
 
 // NewTask returns a task that Run runs.
 func NewTask(spec TaskSpec, env Env) *Task {
-	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]bool{}}
+	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}}
 	t.inbox = newInbox(spec.Generation, spec.Inputs)
 	t.chain.spec = spec
 	for _, e := range spec.Edges {
@@ -211,7 +214,9 @@ func (t *Task) Run(ctx context.Context) (err error) {
 // Serve runs the open task until ctx ends or it fails.
 func (t *Task) Serve(ctx context.Context) (err error) {
 	for {
-		t.HandOver()
+		if err := t.HandOver(); err != nil {
+			return err
+		}
 		busy := true
 		for i := 0; busy && i < stepBurst; i++ {
 			if busy, err = t.Step(ctx); err != nil {
@@ -424,7 +429,7 @@ func (t *Task) TakeGrant(ctx context.Context, g Grant) error {
 	if err := o.differs(); err != nil {
 		return err
 	}
-	if regenerate {
+	if regenerate && o.lacking(g.Next, t.tick) {
 		return t.rewind(ctx, o, g.Next)
 	}
 	return nil
@@ -450,7 +455,9 @@ func (t *Task) Step(ctx context.Context) (bool, error) {
 				return false, err
 			}
 		}
-		t.HandOver()
+		if err := t.HandOver(); err != nil {
+			return false, err
+		}
 	}
 	if !stepped || t.consumedMuch() {
 		t.sendGrants(false)
@@ -496,9 +503,12 @@ func (t *Task) stalled() bool {
 	return false
 }
 
-// HandOver lets go what the log is synced past.
-func (t *Task) HandOver() {
-	synced := t.env.Log.Synced()
+// HandOver lets go what the log is synced past. It fails if a dead letter cannot be kept.
+func (t *Task) HandOver() error {
+	synced := t.unsure.limit(t.env.Log.Synced())
+	if err := t.bury(synced); err != nil {
+		return err
+	}
 	for _, o := range t.outs {
 		t.reserve(o)
 		for f := o.sendable(synced, t.tick); f != nil; f = o.sendable(synced, t.tick) {
@@ -512,6 +522,7 @@ func (t *Task) HandOver() {
 		p.offer(synced)
 	}
 	t.persist(synced)
+	return nil
 }
 
 // reserve logs how far the channel may be handed over, well before it is needed.
@@ -537,10 +548,13 @@ func (t *Task) step() (bool, error) {
 
 // stepLogged follows the log: a source task always, a streamed one in replay.
 func (t *Task) stepLogged() (bool, error) {
+	if t.behind != "" {
+		return false, &behindError{errors.New(t.behind)}
+	}
 	if t.entry == nil {
 		e, ok, err := t.follow.Next()
 		if err != nil {
-			return false, err
+			return false, &behindError{err}
 		}
 		if t.replaying && (!ok || e.Pos > t.replayEnd) {
 			t.caughtUp()
@@ -828,7 +842,8 @@ func (t *Task) oneByOne(pos abs.Position, to []Target, b Batch) error {
 		}
 		one := Batch{Stamp: b.Stamp, Count: 1, Payload: rest[:len(rest)-len(after)]}
 		rest = after
-		if t.giveUps[pos][index] {
+		if g, is := t.giveUps[pos][index]; is {
+			t.setAside(pos, index, g, one.Payload)
 			continue
 		}
 		if err := t.chain.run(to, one, pos); err != nil {

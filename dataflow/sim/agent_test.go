@@ -600,11 +600,13 @@ func (r *taskRun) wake() {
 // turn lets the task do a little of what it can.
 func (r *taskRun) turn() {
 	r.turning = false
-	if r.w().one(8) {
-		r.task.HandOver()
+	if r.w().one(8) && !r.try(r.task.HandOver()) {
+		return
 	}
 	r.task.Settle()
-	r.task.HandOver()
+	if !r.try(r.task.HandOver()) {
+		return
+	}
 	stepped, err := r.task.Step(context.Background())
 	if r.try(err) && stepped {
 		r.wake()
