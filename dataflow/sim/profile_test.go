@@ -57,6 +57,11 @@ func newProfile(w *world, opt options) profile {
 		p.padding, p.messages = 90_000, 10 // four frames reach the limits of memory and credit
 	}
 	p.strikes = []float64{0.0002, 0.001, 0.004}[w.rng.IntN(3)]
+	for _, c := range w.topo.channels {
+		if c.back {
+			p.checkpoints.TimeoutMs += 1500 // the barrier goes round
+		}
+	}
 	if opt.adjust != nil {
 		opt.adjust(&p)
 	}
