@@ -133,6 +133,13 @@ func (o *oracle) committed(r abs.EpochRecord) {
 			o.w.fail("%v: the manifest says of %s %+v, its part %+v (%v)", r.Epoch, t.id, r.Parts[t.id].Cut, rep.Cut, err)
 		}
 	}
+	for _, t := range o.w.topo.tasks {
+		for id, n := range r.Parts[t.id].Cut.Logged {
+			if n > r.Parts[t.id].Cut.Consumed[id]+1 {
+				o.w.chaos.count("records in a loop at the cut")
+			}
+		}
+	}
 	o.commits = append(o.commits, c)
 }
 
