@@ -566,7 +566,8 @@ type taskRun struct {
 	sink    *sink
 	dead    bool
 	turning bool
-	failing bool
+	// restored is when the task was last restored for a reason of its own.
+	restored time.Duration
 }
 
 func (r *taskRun) w() *world     { return r.r.p.w }

@@ -30,6 +30,7 @@ type broker struct {
 }
 
 type message struct {
+	from         *plannedTask
 	id           uint32
 	poison       uint8
 	padding      int
@@ -54,7 +55,7 @@ func (w *world) brokerOf(t *plannedTask) *broker {
 // produce lets messages come into being, one after the other.
 func (b *broker) produce() {
 	for range b.w.profile.messages {
-		b.messages = append(b.messages, b.w.outside.newMessage())
+		b.messages = append(b.messages, b.w.outside.newMessage(b.t))
 	}
 	b.publish()
 }
@@ -185,8 +186,8 @@ func newOutside(w *world) *outside {
 	return &outside{w: w, got: map[string]map[abs.Seq][]byte{}}
 }
 
-func (o *outside) newMessage() message {
-	m := message{id: uint32(len(o.messages) + 1), padding: o.w.rng.IntN(o.w.profile.padding + 1)}
+func (o *outside) newMessage(from *plannedTask) message {
+	m := message{from: from, id: uint32(len(o.messages) + 1), padding: o.w.rng.IntN(o.w.profile.padding + 1)}
 	if o.w.rng.Float64() < o.w.profile.poison {
 		m.poison = uint8(1 + o.w.rng.IntN(3))
 	}
