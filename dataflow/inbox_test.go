@@ -353,6 +353,9 @@ func TestInboxHoldsWhatReplayTakesAtOnce(t *testing.T) {
 	_, payload := in.take(c, 3)
 	mustBytes(t, "taken", payload, s.bytes(1, 3))
 	mustEqual(t, "starved again", c.starved(), true)
+	c.dropped = false
+	give(t, in, s, [2]abs.Seq{4, 4}, [2]abs.Seq{5, 5})
+	mustEqual(t, "tail, when one frame is enough again", c.tail, 5)
 }
 
 func TestInboxPurgesWhatWasConsumedForGood(t *testing.T) {

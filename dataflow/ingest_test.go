@@ -154,6 +154,55 @@ func TestIngestBarriers(t *testing.T) {
 	mustEqual(t, "records", g.Records(), 2)
 }
 
+// TestIngestEnds: the cursor is that of the last batch logged, and nothing is logged behind the end.
+func TestIngestEnds(t *testing.T) {
+	log := &memoryLog{}
+	g := newIngest(log, nil)
+	batch := func(cursor string) error {
+		return g.Append(IngestBatch{Count: 1, Cursor: []byte(cursor)}, func() {})
+	}
+	g.Resume([]byte("3"), false)
+	mustBytes(t, "cursor of before", g.Cursor(), []byte("3"))
+	for _, c := range []struct{ given, want string }{{"7", "7"}, {"", "7"}, {"9", "9"}} {
+		if err := batch(c.given); err != nil {
+			t.Fatal(err)
+		}
+		mustBytes(t, "cursor", g.Cursor(), []byte(c.want))
+	}
+	e, err := decodeIngest(log.entries[0].Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustBytes(t, "cursor in the log", e.cursor, []byte("7"))
+	log.full = true
+	if err := batch("10"); !errors.Is(err, ErrLogFull) {
+		t.Fatalf("got %v", err)
+	}
+	mustBytes(t, "cursor of what was logged", g.Cursor(), []byte("9"))
+	if err := g.End(); !errors.Is(err, ErrLogFull) {
+		t.Fatalf("got %v", err)
+	}
+	log.full = false
+	for range 2 {
+		if err := g.End(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustEqual(t, "ends in the log", log.kinds(EntryEnd), 1)
+	g.Reopen()
+	if err := batch("11"); !errors.Is(err, ErrClosed) {
+		t.Fatalf("behind the end: %v", err)
+	}
+	if err := g.Barrier(1, false); err != nil {
+		t.Fatal(err)
+	}
+	mustEqual(t, "barriers behind the end", log.kinds(EntryBarrier), 1)
+	g.Resume(nil, true)
+	if err := batch("12"); !errors.Is(err, ErrClosed) {
+		t.Fatalf("behind an end of before: %v", err)
+	}
+}
+
 func TestIngestDeadLetters(t *testing.T) {
 	dead := &drawer{}
 	g := newIngest(&memoryLog{}, dead)
