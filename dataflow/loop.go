@@ -240,6 +240,28 @@ func (t *Task) loops() bool {
 	return slices.ContainsFunc(t.inbox.chans, func(c *inChannel) bool { return c.Back })
 }
 
+// withheld is what came from a back edge after the final barrier of a generation. The part's loop log has
+// it, so the next generation processes it; were it processed now as well, what it makes would leave twice.
+type withheld struct {
+	pos abs.Position
+	to  []Target
+	b   Batch
+}
+
+// release processes what was withheld: the final epoch was aborted, and this generation goes on.
+func (t *Task) release() error {
+	held, pos, stamp := t.withheld, t.pos, t.stamp
+	t.withheld, t.draining = nil, false
+	for _, w := range held {
+		t.pos, t.stamp = w.pos, w.b.Stamp
+		if err := t.process(w.pos, w.to, w.b); err != nil {
+			return err
+		}
+	}
+	t.pos, t.stamp = pos, stamp
+	return nil
+}
+
 // crowded says whether a loop that the task belongs to holds as much as it should: the task then takes
 // nothing from outside. What comes from inside it always takes, so that the loop can become emptier.
 func (t *Task) crowded() bool {

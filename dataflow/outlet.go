@@ -147,7 +147,7 @@ func (o *outlet) flush(cause abs.Position) {
 func (o *outlet) mark(m frame.Mark, cause abs.Position) {
 	o.flush(cause)
 	if m.Kind == frame.Barrier {
-		o.epoch = abs.Epoch(m.Value)
+		o.epoch = abs.Epoch(m.Value &^ frame.Final)
 	}
 	o.build = frame.AppendMark(o.pool.get(), m)
 	o.buildCount = 1

@@ -90,7 +90,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		if meta, err = decodeMeta(*old); err != nil {
 			return err
 		}
-		meta.Aligner = abs.State{}
+		meta.Aligner, meta.Draining = abs.State{}, false
 		state = t.stateReader(old.Version)
 	}
 	if err := t.load(ctx, meta, state); err != nil {
@@ -171,6 +171,7 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
 	t.lastCursor, t.willEnd = meta.Cursor, meta.Ended
 	t.entry, t.parts, t.open = nil, nil, nil
+	t.lastEpoch, t.draining, t.withheld = 0, meta.Draining, nil
 	t.unsure, t.dead, t.behind = unsure{}, nil, ""
 	if t.saving != nil {
 		t.parts = []*pendingPart{t.saving}

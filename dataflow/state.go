@@ -12,12 +12,15 @@ import (
 // the aligner, and what its sinks have not confirmed. Channels and sinks are named, not numbered:
 // indexes belong to a generation.
 type taskMeta struct {
-	Stamp   int64           `json:"stamp"`
-	Cursor  []byte          `json:"cursor,omitempty"` // of the source
-	Ended   bool            `json:"ended,omitempty"`  // End was sent on every output
-	Epoch   abs.Epoch       `json:"epoch"`            // last barrier sent
-	Aligner abs.State       `json:"aligner"`
-	Aligned []abs.ChannelID `json:"aligned,omitempty"` // channels that had delivered the barrier
+	Stamp  int64  `json:"stamp"`
+	Cursor []byte `json:"cursor,omitempty"` // of the source
+	Ended  bool   `json:"ended,omitempty"`  // End was sent on every output
+	// Draining: the part is the last one of its generation, and what comes back to the task, a loop head,
+	// is left to the next.
+	Draining bool            `json:"draining,omitempty"`
+	Epoch    abs.Epoch       `json:"epoch"` // last barrier sent
+	Aligner  abs.State       `json:"aligner"`
+	Aligned  []abs.ChannelID `json:"aligned,omitempty"` // channels that had delivered the barrier
 	// Logged is the last number of every back edge that the part's loop log holds.
 	Logged map[abs.ChannelID]abs.Seq `json:"logged,omitempty"`
 	In     map[abs.ChannelID]inMeta  `json:"in,omitempty"`
@@ -48,7 +51,7 @@ type sinkMeta struct {
 
 func (t *Task) meta() taskMeta {
 	m := taskMeta{
-		Stamp: t.stamp, Cursor: t.cursor, Ended: t.ended, Epoch: t.epoch, Aligner: t.aligner.State(),
+		Stamp: t.stamp, Cursor: t.cursor, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Aligner: t.aligner.State(),
 		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
 	}
 	for _, c := range t.inbox.chans {

@@ -129,7 +129,7 @@ func (t *Task) handed() abs.Position {
 
 func (t *Task) state() string {
 	switch {
-	case t.final:
+	case t.final, t.draining:
 		return "drained"
 	case t.replaying:
 		return "replaying"

@@ -109,8 +109,9 @@ type Task struct {
 	stamp     int64
 	epoch     abs.Epoch
 	final     bool
-	cursor    []byte // of the last batch applied
-	ended     bool   // End was sent on every output
+	lastEpoch abs.Epoch // whose barrier was a final one, 0: none was
+	cursor    []byte    // of the last batch applied
+	ended     bool      // End was sent on every output
 	// lastCursor and willEnd are what the log says of the source when it is looked through.
 	lastCursor []byte
 	willEnd    bool
@@ -131,6 +132,8 @@ type Task struct {
 	parts    []*pendingPart
 	open     *pendingPart // the one whose loop log is being written
 	loopKeys int          // keys of the loop log in the version before the next
+	draining bool         // what comes from back edges is left to the next generation
+	withheld []withheld   // so: it is processed if this generation goes on after all
 	stuck    int          // ticks for which an alignment has kept a full loop from moving
 	saving   *pendingPart
 	retryAt  uint64
@@ -711,10 +714,20 @@ func (t *Task) consume(pos abs.Position, c *inChannel, e orderEntry) error {
 	t.noted = true
 	t.stats.grantBytes += len(payload)
 	t.logLoop(c, e, kind, payload)
+	if t.draining && !c.Back { // the final epoch was aborted: senders have gone on
+		if err := t.release(); err != nil {
+			return err
+		}
+	}
 	if kind != frame.Data {
 		return t.takeMark(pos, c, payload)
 	}
-	return t.process(pos, []Target{c.To}, Batch{Stamp: t.stamp, Count: e.count, Payload: payload})
+	to, b := []Target{c.To}, Batch{Stamp: t.stamp, Count: e.count, Payload: payload}
+	if t.draining {
+		t.withheld = append(t.withheld, withheld{pos, to, b})
+		return nil
+	}
+	return t.process(pos, to, b)
 }
 
 func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
@@ -722,10 +735,13 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 	if err != nil {
 		panic(fmt.Sprintf("checked mark is malformed: %v", err))
 	}
-	ev := abs.Event{Channel: c.ID, Epoch: abs.Epoch(m.Value)}
+	ev := abs.Event{Channel: c.ID, Epoch: abs.Epoch(m.Value &^ frame.Final)}
 	switch m.Kind {
 	case frame.Barrier:
 		ev.Kind = abs.OnBarrier
+		if m.Value&frame.Final != 0 {
+			t.lastEpoch = ev.Epoch
+		}
 		if t.aligner.Pending() == 0 {
 			t.alignStart = t.env.Stopwatch()
 		}
@@ -873,6 +889,9 @@ func (t *Task) endStep(pos abs.Position) error {
 func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
 	t.pos = pos
 	t.alignStart = t.env.Stopwatch()
+	if b.final {
+		t.lastEpoch = b.epoch
+	}
 	fx := t.aligner.Step(abs.Event{Kind: abs.OnControlBarrier, Epoch: b.epoch})
 	if fx.Ignored {
 		return t.barrier(b.epoch, pos)
@@ -891,6 +910,11 @@ func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
 	if fx.DropLog != 0 {
 		t.dropLog()
 	}
+	if t.draining && (fx.DropLog != 0 || fx.Freeze != 0) {
+		if err := t.release(); err != nil {
+			return err
+		}
+	}
 	if fx.StopLog != 0 {
 		t.stopLog(fx.StopLog)
 	}
@@ -903,6 +927,7 @@ func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
 	if err := t.barrier(fx.Freeze, pos); err != nil {
 		return err
 	}
+	t.draining = fx.Freeze == t.lastEpoch && t.loops()
 	return t.freeze(fx.Freeze, fx.Aligned, fx.StartLog != 0)
 }
 
@@ -922,8 +947,12 @@ func (t *Task) barrier(epoch abs.Epoch, pos abs.Position) error {
 	if t.ended {
 		return nil
 	}
+	m := frame.Mark{Kind: frame.Barrier, Value: uint64(epoch)}
+	if epoch == t.lastEpoch {
+		m.Value |= frame.Final
+	}
 	for _, o := range t.outs {
-		o.mark(frame.Mark{Kind: frame.Barrier, Value: uint64(epoch)}, pos)
+		o.mark(m, pos)
 	}
 	return t.endStep(pos)
 }

@@ -146,11 +146,15 @@ func (r Record) Header(name string) []byte {
 // Encoded: kind (1 byte), value (8 bytes, little-endian), then Body.
 type Mark struct {
 	Kind Kind
-	// Value is a barrier's epoch, or the time of a watermark or tick in milliseconds since 1970.
+	// Value is a barrier's epoch, with [Final] for the last one of a generation, or the time of a watermark or tick in milliseconds since 1970.
 	Value uint64
 	// Body is what a control item says; empty for others.
 	Body []byte
 }
+
+// Final is set in the value of a barrier that ends a generation: sources read nothing after it, unless
+// its epoch is aborted.
+const Final = 1 << 63
 
 // AppendMark appends the encoded mark to dst.
 func AppendMark(dst []byte, m Mark) []byte {
