@@ -209,12 +209,13 @@ func (s *partStore) Load(_ string, v Version, visit func(Change) error) error {
 func (s *partStore) Reject(string, Version, string) error { return errors.New("nothing is rejected") }
 
 // counters make operators that count records per key: each record comes out as "key=count". A value
-// of "bad" is a trap, after which the instance must not be used.
-type counters struct{ made int }
+// of "bad" is a trap, after which the instance must not be used; "slow" is one in the first slow
+// instances.
+type counters struct{ made, slow int }
 
 func (c *counters) New(_ context.Context, spec OperatorSpec, state StateReader) (Operator, error) {
 	c.made++
-	op := &counter{name: spec.Name, counts: map[string]int{}, dirty: map[string]bool{}}
+	op := &counter{name: spec.Name, slow: c.made <= c.slow, counts: map[string]int{}, dirty: map[string]bool{}}
 	if state == nil {
 		return op, nil
 	}
@@ -229,6 +230,7 @@ type counter struct {
 	name   string
 	counts map[string]int
 	dirty  map[string]bool
+	slow   bool
 	lost   bool
 }
 
@@ -245,7 +247,7 @@ func (c *counter) Process(b Batch, emit Emit) error {
 		key := string(r.Key)
 		c.counts[key]++ // before the trap: a restore must undo it
 		c.dirty[key] = true
-		if string(r.Value) == "bad" {
+		if v := string(r.Value); v == "bad" || v == "slow" && c.slow {
 			c.lost = true
 			return &GuestError{c.name, "trap"}
 		}

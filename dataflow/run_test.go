@@ -59,9 +59,11 @@ func newDevice(t *testing.T, spec TaskSpec) *device {
 }
 
 // start runs the task; its receiver has everything still to come.
-func (d *device) start() *process {
+func (d *device) start() *process { return d.startWith(&counters{}) }
+
+func (d *device) startWith(ops *counters) *process {
 	p := &process{
-		device: d, ops: &counters{}, sink: &basket{}, notes: &notes{},
+		device: d, ops: ops, sink: &basket{}, notes: &notes{},
 		wire:  &wire{grants: make(chan Grant, 8)},
 		ticks: make(chan struct{}), synced: make(chan struct{}, 1), done: make(chan error, 1),
 	}
@@ -196,6 +198,34 @@ func TestTaskGivesUpTheRecordThatTraps(t *testing.T) {
 		p.receive("a")
 		p.sync()
 		p.wants("further", append(want, "8 a=4")...)
+		p.stop(false)
+	})
+}
+
+// TestTaskGiveUpIsDurableBeforeWhatFollows: a record given up because of a time limit may pass the next
+// time; nothing that was made without it may have left when the log does not say so for good.
+func TestTaskGiveUpIsDurableBeforeWhatFollows(t *testing.T) {
+	bubble(t, "", func(d *device) {
+		p := d.startWith(&counters{slow: 2}) // the batch, and then the record alone
+		p.sync()
+		p.receive("a", "a:slow", "b")
+		mustEqual(d.t, "entries of given-up records", d.log.kinds(EntryGiveUp), 1)
+		d.log.sync(d.log.Last() - 1)
+		p.synced <- struct{}{}
+		synctest.Wait()
+		if got := p.sink.got(); len(got) > 1 { // what came before the record may leave
+			d.t.Fatalf("left without the log saying so: %q", got)
+		}
+		left := p.sink.got()
+		p.stop(true)
+
+		p = d.start()
+		p.sync()
+		p.wants("after the power cut", "1 a=1", "2 a=2", "3 b=1")
+		for i, item := range left {
+			mustEqual(d.t, "item that had left", p.sink.got()[i], item)
+		}
+		mustEqual(d.t, "dead letters", len(d.dead.recs), 0)
 		p.stop(false)
 	})
 }
