@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -192,7 +193,8 @@ func (s *partStore) Load(_ string, v Version, visit func(Change) error) error {
 			now[string(rune(c.Space))+string(c.Key)] = c
 		}
 	}
-	for _, c := range now {
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		c := now[key]
 		if c.Value == nil {
 			continue
 		}
