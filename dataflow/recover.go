@@ -352,7 +352,8 @@ func (t *Task) rewind(ctx context.Context, o *outlet, from abs.Seq) error {
 
 // failed decides what becomes of a failed step. An operator's failure restores the task to just
 // before it; the entry's records are then taken one by one, and the one that fails again is given
-// up, by an entry of the log, so that replay gives up the same.
+// up, by an entry of the log, so that replay gives up the same. One that fails for the first time may
+// have been processed before, and what it led to handed over: the failure may be the host's.
 func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	var behind *behindError
 	if errors.As(cause, &behind) {
@@ -364,12 +365,16 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	}
 	t.stats.restarts.Add(1)
 	var rec *recordError
-	if errors.As(cause, &rec) {
+	switch {
+	case !errors.As(cause, &rec):
+		t.suspect = suspect{t.pos, anyRecord}
+	case t.suspect == suspect{t.pos, anyRecord}, t.suspect == suspect{t.pos, rec.index}:
+		t.suspect = suspect{t.pos, noRecord}
 		if err := t.logGiveUp(rec, guest); err != nil {
 			return false, err
 		}
-	} else {
-		t.suspect = t.pos
+	default:
+		t.suspect = suspect{t.pos, rec.index}
 	}
 	parts, err := t.env.Store.Parts(t.spec.Name())
 	if err != nil {
@@ -381,6 +386,17 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	}
 	return true, t.restore(ctx, *best, "L0", cause.Error())
 }
+
+// suspect is the record of an entry on which an operator has failed.
+type suspect struct {
+	entry abs.Position
+	index int
+}
+
+const (
+	anyRecord = -1 // which of the batch is not known
+	noRecord  = -2 // the one that failed is given up
+)
 
 // behindError says that what the task replays is not to be had any more, or need not be.
 type behindError struct{ err error }

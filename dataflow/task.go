@@ -120,7 +120,7 @@ type Task struct {
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
 
 	giveUps map[abs.Position]map[int]givenUp
-	suspect abs.Position      // entry to take record by record: an operator failed on it
+	suspect suspect           // its entry is taken record by record
 	unsure  unsure            // entries whose giving up of records may not be synced
 	dead    []deadLetter      // records given up that are not kept yet
 	behind  string            // why the task must not replay on from where it is; empty: it may
@@ -837,7 +837,7 @@ func (t *Task) process(pos abs.Position, to []Target, b Batch) error {
 	var err error
 	switch {
 	case b.Count == 0:
-	case t.suspect == pos || t.giveUps[pos] != nil:
+	case t.suspect.entry == pos || t.giveUps[pos] != nil:
 		err = t.oneByOne(pos, to, b)
 	default:
 		err = t.chain.run(to, b, pos)

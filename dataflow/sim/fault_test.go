@@ -26,7 +26,7 @@ var faults = []fault{
 	{"slow", 3, (*chaos).slowDisk},
 	{"save", 3, func(c *chaos) bool { c.failSaves = 1 + c.w.rng.IntN(2); return true }},
 	{"full", 2, (*chaos).fillLog},
-	{"trap", 3, func(c *chaos) bool { c.trap[string(c.anyTask().id)] = true; return true }},
+	{"trap", 3, (*chaos).setTrap},
 	{"task", 3, (*chaos).failTask},
 }
 
@@ -114,7 +114,9 @@ func (c *chaos) heal() {
 	p.sync, p.link, p.control, p.persist = time.Millisecond, time.Millisecond, time.Millisecond, 2*time.Millisecond
 	c.failSaves = 0
 	clear(c.slowUntil)
-	clear(c.trap)
+	for id := range c.trap {
+		c.trap[id] = false
+	}
 	for _, a := range w.agents {
 		a.disk.fullUntil = 0
 		a.boot()
@@ -142,6 +144,17 @@ func (c *chaos) endProcess(a *agent, power bool) bool {
 	c.w.trace("%s ends, power cut: %v", a.name, power)
 	a.end(power)
 	c.w.after(c.w.some([]time.Duration{time.Millisecond, 300 * time.Millisecond, 2 * time.Second}[c.w.rng.IntN(3)]), a.boot)
+	return true
+}
+
+// setTrap makes an operator trap on the next record that it takes, live or in replay. Once per operator:
+// a record that fails again and again is given up.
+func (c *chaos) setTrap() bool {
+	id := string(c.anyTask().id)
+	if _, before := c.trap[id]; before {
+		return false
+	}
+	c.trap[id] = true
 	return true
 }
 

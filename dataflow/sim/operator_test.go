@@ -117,7 +117,7 @@ func (t *tally) traps(v value) string {
 		return "poison"
 	}
 	if t.w.chaos.trap[t.name] {
-		delete(t.w.chaos.trap, t.name)
+		t.w.chaos.trap[t.name] = false
 		return "a limit of the host"
 	}
 	return ""
