@@ -264,6 +264,7 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 			if p := t.chain.sinks[h.sink]; h.number > p.handed {
 				p.handed, p.handedSum = h.number, h.sum
 			}
+			t.chain.sinks[h.sink].logged = max(t.chain.sinks[h.sink].logged, h.number)
 		}
 		return 0, err
 	case EntryReserve:
@@ -307,7 +308,7 @@ func (t *Task) seekSinks() error {
 		if m.Handed > p.handed {
 			p.handed, p.handedSum = m.Handed, m.HandedSum
 		}
-		p.logged = p.handed
+		p.logged = max(p.logged, m.Handed)
 		p.taken = max(p.taken, p.handed)
 		before := m.Sum
 		if len(m.Outbox) > 0 {

@@ -523,9 +523,20 @@ func (t *Task) HandOver() error {
 	}
 	for _, p := range t.chain.sinks {
 		p.offer(synced)
+		t.logHanded(p)
 	}
 	t.persist(synced)
 	return nil
+}
+
+// logHanded logs what a sink has handed over and the log does not tell, also what it confirmed while
+// the task was restored. It spares repeats after a restart; a full log only means that there may be some.
+func (t *Task) logHanded(p *sinkPort) {
+	if h, news := p.news(); news {
+		if _, err := t.env.Log.Append(EntryHanded, h.encode()); err != nil {
+			p.logged = 0
+		}
+	}
 }
 
 // reserve logs how far the channel may be handed over, well before it is needed.
