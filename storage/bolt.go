@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	bolt "go.etcd.io/bbolt"
 )
 
@@ -129,7 +131,7 @@ func createDatabase(path string, format uint64, init func(*bolt.Tx) error) (*dat
 		if err != nil {
 			return err
 		}
-		if err := b.Put(keyVersion, binary.BigEndian.AppendUint64(nil, format)); err != nil {
+		if err := b.Put(keyVersion, formatValue(format)); err != nil {
 			return err
 		}
 		return init(tx)
@@ -156,12 +158,21 @@ var (
 	keyVersion   = []byte("version")
 )
 
+// formatValue is a format's version and a checksum: a flipped bit must not look like a newer format.
+func formatValue(format uint64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, format)
+	return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
+}
+
 func checkFormat(tx *bolt.Tx, path string, format uint64) error {
-	b := tx.Bucket(bucketFormat)
-	if b == nil || len(b.Get(keyVersion)) != 8 {
+	var value []byte
+	if b := tx.Bucket(bucketFormat); b != nil {
+		value = b.Get(keyVersion)
+	}
+	if len(value) != 16 || !bytes.Equal(value, formatValue(binary.BigEndian.Uint64(value))) {
 		return fmt.Errorf("%w: %s has no format version", ErrCorrupt, path)
 	}
-	if v := binary.BigEndian.Uint64(b.Get(keyVersion)); v != format {
+	if v := binary.BigEndian.Uint64(value); v != format {
 		return fmt.Errorf("%s has format version %d, this build reads %d: use the build that wrote it, or a newer one", path, v, format)
 	}
 	return nil
@@ -181,13 +192,18 @@ func (d *database) open() error {
 			return f, err
 		},
 	}
-	return d.guard(func() (err error) {
+	err := d.guard(func() (err error) {
 		d.db, err = bolt.Open(d.path, 0o640, opt)
 		if err != nil {
 			return fmt.Errorf("open %s: %w", d.path, err)
 		}
+		d.db.AllocSize = growStep
 		return nil
 	})
+	if errors.Is(err, ErrCorrupt) {
+		err = errors.Join(err, d.close()) // else the file stays locked
+	}
+	return err
 }
 
 // initialMap is how much address space a file gets at first: a file that outgrows its map makes a
@@ -198,6 +214,9 @@ func initialMap() int {
 	}
 	return 256 << 20
 }
+
+// growStep is by how many bytes the file grows.
+const growStep = 1 << 20
 
 // view runs a read transaction.
 func (d *database) view(f func(*bolt.Tx) error) error {
@@ -276,9 +295,13 @@ func (d *database) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.failed != nil && !errors.Is(d.failed, ErrClosed) {
-		// bbolt's locks may be held for ever; the descriptor is what the next open needs free.
+		// bbolt's own locks may be held for ever, and its map stays; the lock on the file is what the
+		// next open needs free.
 		d.failed = ErrClosed
-		return d.file.Close()
+		if d.file == nil {
+			return nil
+		}
+		return errors.Join(unlockFile(d.file), d.file.Close())
 	}
 	if d.failed != nil {
 		return nil

@@ -77,7 +77,7 @@ func (w *boltWalk) walk() error {
 	}
 	w.seen = make([]bool, w.top)
 	w.seen[0], w.seen[1] = true, true
-	if err := w.tree(meta.root, 0, 0); err != nil {
+	if err := w.tree(meta.root, 0, 0, keyRange{}); err != nil {
 		return err
 	}
 	return w.free(meta.freelist)
@@ -152,8 +152,16 @@ func (w *boltWalk) page(id uint64) ([]byte, error) {
 	return b, nil
 }
 
+// keyRange is what keys a page may have, by the pages above it: from one on, nil for any, and below
+// another, nil for no end. Without it a search could go another way than a walk.
+type keyRange struct{ from, below []byte }
+
+func (r keyRange) has(key []byte) bool {
+	return bytes.Compare(key, r.from) >= 0 && (r.below == nil || bytes.Compare(key, r.below) < 0)
+}
+
 // tree walks the pages below id; depth counts pages, level buckets.
-func (w *boltWalk) tree(id uint64, depth, level int) error {
+func (w *boltWalk) tree(id uint64, depth, level int, keys keyRange) error {
 	if depth > boltMaxDepth || level > boltMaxBucket {
 		return fmt.Errorf("page %d lies too deep", id)
 	}
@@ -163,9 +171,9 @@ func (w *boltWalk) tree(id uint64, depth, level int) error {
 	}
 	switch native.Uint16(b[8:]) {
 	case boltBranch:
-		err = w.branch(b, depth, level)
+		err = w.branch(b, depth, level, keys)
 	case boltLeaf:
-		err = w.leaf(b, level)
+		err = w.leaf(b, level, keys)
 	default:
 		err = fmt.Errorf("flags %#x", native.Uint16(b[8:]))
 	}
@@ -175,30 +183,35 @@ func (w *boltWalk) tree(id uint64, depth, level int) error {
 	return nil
 }
 
-func (w *boltWalk) branch(b []byte, depth, level int) error {
+func (w *boltWalk) branch(b []byte, depth, level int, keys keyRange) error {
 	n := int(native.Uint16(b[10:]))
 	if n == 0 || boltPage*(n+1) > len(b) {
 		return fmt.Errorf("branch of %d elements", n)
 	}
-	var before []byte
+	starts := make([][]byte, n, n+1)
 	for i := range n {
 		at := boltPage * (i + 1)
 		key, err := cut(b, at, native.Uint32(b[at:]), native.Uint32(b[at+4:]))
 		if err != nil {
 			return err
 		}
-		if i > 0 && bytes.Compare(before, key) >= 0 {
-			return fmt.Errorf("key of element %d is not above the one before", i)
+		if i > 0 && (bytes.Compare(starts[i-1], key) >= 0 || !keys.has(key)) {
+			return fmt.Errorf("key of element %d is out of order", i)
 		}
-		before = key
-		if err := w.tree(native.Uint64(b[at+8:]), depth+1, level); err != nil {
+		starts[i] = key
+	}
+	starts[0] = keys.from // what is below the first key is looked for there too
+	starts = append(starts, keys.below)
+	for i := range n {
+		at := boltPage * (i + 1)
+		if err := w.tree(native.Uint64(b[at+8:]), depth+1, level, keyRange{starts[i], starts[i+1]}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *boltWalk) leaf(b []byte, level int) error {
+func (w *boltWalk) leaf(b []byte, level int, keys keyRange) error {
 	n := int(native.Uint16(b[10:]))
 	if boltPage*(n+1) > len(b) {
 		return fmt.Errorf("leaf of %d elements", n)
@@ -215,8 +228,8 @@ func (w *boltWalk) leaf(b []byte, level int) error {
 		if err != nil {
 			return err
 		}
-		if i > 0 && bytes.Compare(before, key) >= 0 {
-			return fmt.Errorf("key of element %d is not above the one before", i)
+		if i > 0 && bytes.Compare(before, key) >= 0 || !keys.has(key) {
+			return fmt.Errorf("key of element %d is out of order", i)
 		}
 		before = key
 		if flags > boltBucket {
@@ -237,13 +250,13 @@ func (w *boltWalk) bucket(value []byte, level int) error {
 		return fmt.Errorf("bucket of %d bytes", len(value))
 	}
 	if root := native.Uint64(value); root != 0 {
-		return w.tree(root, 0, level)
+		return w.tree(root, 0, level, keyRange{})
 	}
 	page := value[boltPage:]
 	if len(page) < boltPage || native.Uint16(page[8:]) != boltLeaf || level > boltMaxBucket {
 		return errors.New("malformed bucket in a leaf")
 	}
-	return w.leaf(page, level)
+	return w.leaf(page, level, keyRange{})
 }
 
 // cut is the slice at pos beyond the element at offset at.

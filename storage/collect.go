@@ -65,8 +65,7 @@ func (s *Store) forget(task string, keep []dataflow.Version) (dropWork, error) {
 			switch {
 			case p.rejected:
 				w.gone = append(w.gone, v)
-				// A full part has no list of keys, and that of an old part may be gone.
-				w.sweep = w.sweep || p.info.Full || t.chang.Get(versionKey(v)) == nil
+				w.sweep = true // not all of its keys need be listed
 			case !kept:
 				if err := t.parts.Delete(versionKey(v)); err != nil {
 					return err
@@ -135,8 +134,12 @@ func (s *Store) collectAll(task string) error {
 				if err != nil {
 					return s.corrupt(task, fmt.Errorf("entry %x: %w", k, err))
 				}
-				if k, err = g.key(bytes.Clone(prefix)); err != nil {
+				before := bytes.Clone(k)
+				if k, err = g.key(before[:len(prefix)]); err != nil {
 					return err
+				}
+				if k != nil && bytes.Compare(k, before) <= 0 {
+					return s.corrupt(task, fmt.Errorf("entry %x comes after %x", k, before))
 				}
 			}
 			from, done = bytes.Clone(k), k == nil

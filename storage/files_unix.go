@@ -33,3 +33,7 @@ func lockFile(f *os.File) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// unlockFile ends a lock that closing the descriptor does not end: a mapping of the file that is
+// still there keeps it.
+func unlockFile(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }

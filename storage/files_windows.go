@@ -20,3 +20,7 @@ func lockFile(f *os.File) (bool, error) {
 	}
 	return err == nil, err
 }
+
+func unlockFile(f *os.File) error {
+	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{OffsetHigh: 1})
+}

@@ -17,6 +17,7 @@ type part struct {
 	count    uint64            // keys that the state has at this version
 	sum      uint64            // of the hashes of their values, modulo 2^64
 	rejected bool
+	since    dataflow.Version // if rejected: the usable part before it; versions in between are no good either
 	reason   string
 }
 
@@ -44,7 +45,7 @@ func appendPart(b []byte, p part) []byte {
 	b = append(b, flags)
 	for _, v := range []uint64{
 		uint64(p.info.Generation), uint64(p.info.Epoch), uint64(p.info.Pos), uint64(p.info.Bytes),
-		uint64(p.floor), p.count,
+		uint64(p.floor), p.count, uint64(p.since),
 	} {
 		b = binary.AppendUvarint(b, v)
 	}
@@ -71,6 +72,7 @@ func parsePart(b []byte) (part, error) {
 	p.info.Bytes = int64(f.uvarint(math.MaxInt64))
 	p.floor = dataflow.Version(f.uvarint(math.MaxUint64))
 	p.count = f.uvarint(math.MaxUint64)
+	p.since = dataflow.Version(f.uvarint(math.MaxUint64))
 	if sum := f.bytes(8); sum != nil {
 		p.sum = binary.BigEndian.Uint64(sum)
 	}

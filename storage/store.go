@@ -143,18 +143,21 @@ func (t *taskView) put(p part) error {
 // version, nothing rejected.
 type sight struct {
 	floor, upto dataflow.Version
-	rejected    []dataflow.Version
+	rejected    []hidden
 }
 
+// hidden are versions that are not seen: those after one, up to and including another.
+type hidden struct{ after, upto dataflow.Version }
+
 func (s sight) sees(v dataflow.Version) bool {
-	return v >= s.floor && v <= s.upto && !slices.Contains(s.rejected, v)
+	return v >= s.floor && v <= s.upto && !slices.ContainsFunc(s.rejected, func(h hidden) bool { return v > h.after && v <= h.upto })
 }
 
 func sightOf(list []part, p part) sight {
 	s := sight{floor: p.floor, upto: p.info.Version}
 	for _, o := range list {
 		if o.rejected && o.info.Version >= s.floor && o.info.Version <= s.upto {
-			s.rejected = append(s.rejected, o.info.Version)
+			s.rejected = append(s.rejected, hidden{o.since, o.info.Version})
 		}
 	}
 	return s
@@ -471,7 +474,9 @@ func (s *scan) run(from []byte, limit int, visit func(dataflow.Change) error) er
 			continue
 		}
 		if limit <= 0 {
-			s.next = bytes.Clone(prefix)
+			if s.next = bytes.Clone(prefix); bytes.Compare(s.next, from) <= 0 {
+				return s.t.store.corrupt(s.t.task, fmt.Errorf("entry %x comes after %x", k, from))
+			}
 			return nil
 		}
 		done = append(done[:0], prefix...)
@@ -524,11 +529,13 @@ func (s *Store) Reject(task string, v dataflow.Version, reason string) error {
 		if at < 0 || list[at].rejected {
 			return nil
 		}
+		// Of a part that was dropped there may be keys that only the rejected ones needed.
+		before, _ := newest(list[:at])
 		for _, p := range list[at:] {
 			if p.rejected || p.floor > v {
 				continue
 			}
-			p.rejected, p.reason = true, reason
+			p.rejected, p.reason, p.since = true, reason, before.info.Version
 			if p.info.Version != v {
 				p.reason = fmt.Sprintf("builds upon version %d: %s", v, reason)
 			}
