@@ -88,11 +88,14 @@ func (g *IngestLog) End() error {
 	return nil
 }
 
-// Resume sets what a restored task knows of its source: where it stands, and whether it has ended.
-func (g *IngestLog) Resume(cursor []byte, ended bool) {
+// Resume sets what a restored task knows of its source.
+func (g *IngestLog) Resume(s SourceState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.cursor, g.ended = cursor, ended
+	g.cursor, g.ended = s.Cursor, s.Ended
+	if s.Final != 0 {
+		g.closed, g.last = true, max(g.last, s.Final)
+	}
 }
 
 // DeadLetter implements [Ingest].

@@ -161,7 +161,7 @@ func TestIngestEnds(t *testing.T) {
 	batch := func(cursor string) error {
 		return g.Append(IngestBatch{Count: 1, Cursor: []byte(cursor)}, func() {})
 	}
-	g.Resume([]byte("3"), false)
+	g.Resume(SourceState{Cursor: []byte("3")})
 	mustBytes(t, "cursor of before", g.Cursor(), []byte("3"))
 	for _, c := range []struct{ given, want string }{{"7", "7"}, {"", "7"}, {"9", "9"}} {
 		if err := batch(c.given); err != nil {
@@ -197,7 +197,7 @@ func TestIngestEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustEqual(t, "barriers behind the end", log.kinds(EntryBarrier), 1)
-	g.Resume(nil, true)
+	g.Resume(SourceState{Ended: true})
 	if err := batch("12"); !errors.Is(err, ErrClosed) {
 		t.Fatalf("behind an end of before: %v", err)
 	}

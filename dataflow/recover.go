@@ -81,7 +81,9 @@ func newest(parts []PartInfo, gen abs.Generation) *PartInfo {
 }
 
 // begin starts the task in a generation that it has no part of: from what an older generation has
-// left, or from nothing. Numbers go on; the log is read from its end.
+// left, or from nothing. Numbers go on. A source goes on behind the older part in its log: nobody rolls
+// it back, and what it has logged since then counts. A streamed task's order belongs to the old
+// channels; it takes from the log only what sinks have handed over.
 func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	meta := taskMeta{}
 	var state StateReader
@@ -90,7 +92,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		if meta, err = decodeMeta(*old); err != nil {
 			return err
 		}
-		meta.Aligner, meta.Draining = abs.State{}, false
+		meta.Aligner, meta.Draining, meta.Final = abs.State{}, false, false
 		state = t.stateReader(old.Version)
 	}
 	if err := t.load(ctx, meta, state); err != nil {
@@ -98,9 +100,17 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	}
 	t.aligner.Step(abs.Event{Kind: abs.OnFloor, Epoch: t.env.Floor})
 	t.pos = t.env.Log.Last()
-	if err := t.readLog(t.pos); err != nil {
+	look := t.pos
+	if old != nil && t.env.BaseHere {
+		look = old.Pos
+		if t.spec.Source {
+			t.pos = old.Pos
+		}
+	}
+	if err := t.readLog(look, t.pos); err != nil {
 		return err
 	}
+	t.lastSource.Final = 0 // of the generation that is over
 	t.fullNext = true
 	return t.freeze(t.env.Floor, nil, false)
 }
@@ -128,7 +138,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 	for _, s := range t.chain.sinks {
 		s.heldBack, s.compared = 0, 0
 	}
-	if err := t.readLog(p.Pos); err != nil {
+	if err := t.readLog(p.Pos, p.Pos); err != nil {
 		return err
 	}
 	t.replaying = true
@@ -169,7 +179,11 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 		o.reserved = max(o.reserved, m.Reserved)
 	}
 	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
-	t.lastCursor, t.willEnd = meta.Cursor, meta.Ended
+	t.final = meta.Final
+	t.lastSource = SourceState{Cursor: meta.Cursor, Ended: meta.Ended}
+	if meta.Final {
+		t.lastSource.Final = meta.Epoch
+	}
 	t.entry, t.parts, t.open = nil, nil, nil
 	t.lastEpoch, t.draining, t.withheld = 0, meta.Draining, nil
 	t.unsure, t.dead, t.behind = unsure{}, nil, ""
@@ -200,10 +214,10 @@ func (t *Task) loadDedupe(state StateReader) error {
 	})
 }
 
-// readLog looks through the task's log after pos for what must be known before it is replayed, and
-// opens it for replay.
-func (t *Task) readLog(pos abs.Position) error {
-	look, err := t.env.Log.Follow(pos)
+// readLog looks through the task's log after a position for what must be known before it is replayed,
+// and opens it for replay after pos.
+func (t *Task) readLog(after, pos abs.Position) error {
+	look, err := t.env.Log.Follow(after)
 	if err != nil {
 		return err
 	}
@@ -248,28 +262,32 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 	case EntryIngest:
 		in, err := decodeIngest(e.Data)
 		if len(in.cursor) > 0 {
-			t.lastCursor = in.cursor
+			t.lastSource.Cursor = in.cursor
 		}
+		t.lastSource.Final = 0
 		return uint64(in.count), err
 	case EntryEnd:
-		t.willEnd = true
+		t.lastSource.Ended = true
 		return 0, nil
 	case EntryBarrier:
 		b, err := decodeBarrier(e.Data)
 		t.stats.seen(b.epoch)
+		if t.lastSource.Final = 0; b.final {
+			t.lastSource.Final = b.epoch
+		}
 		return 0, err
 	case EntryHanded:
 		h, err := decodeHanded(e.Data)
-		if err == nil && h.sink < len(t.chain.sinks) {
-			if p := t.chain.sinks[h.sink]; h.number > p.handed {
+		if p := t.sinkOf(h.sink); err == nil && p != nil {
+			if h.number > p.handed {
 				p.handed, p.handedSum = h.number, h.sum
 			}
-			t.chain.sinks[h.sink].logged = max(t.chain.sinks[h.sink].logged, h.number)
+			p.logged = max(p.logged, h.number)
 		}
 		return 0, err
 	case EntryReserve:
 		r, err := decodeReserve(e.Data)
-		if o := t.outlet(r.channel); err == nil && o != nil {
+		if o := t.outlet(r.channel); err == nil && o != nil && t.started { // else its channels are those of an older plan
 			o.reserved = max(o.reserved, r.number)
 		}
 		return 0, err
@@ -281,6 +299,23 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 		return 0, err
 	}
 	return 0, nil
+}
+
+// sinkOf finds the sink that the log calls by an index: that of the generation of the part being
+// restored. Nil if the plan has it no more.
+func (t *Task) sinkOf(index int) *sinkPort {
+	for name, m := range t.loadSinks {
+		if m.Index != index {
+			continue
+		}
+		for _, p := range t.chain.sinks {
+			if p.name == name {
+				return p
+			}
+		}
+		return nil
+	}
+	return nil
 }
 
 // givenUp is a record that the entry at a position gives up. Without a reason it is skipped, else kept

@@ -14,6 +14,7 @@ import (
 type taskMeta struct {
 	Stamp  int64  `json:"stamp"`
 	Cursor []byte `json:"cursor,omitempty"` // of the source
+	Final  bool   `json:"final,omitempty"`  // the part is of the barrier that ended the source's generation
 	Ended  bool   `json:"ended,omitempty"`  // End was sent on every output
 	// Draining: the part is the last one of its generation, and what comes back to the task, a loop head,
 	// is left to the next.
@@ -41,6 +42,7 @@ type outMeta struct {
 }
 
 type sinkMeta struct {
+	Index     int       `json:"index"` // in the generation that took the part: the log names sinks by it
 	Next      abs.Seq   `json:"next"`
 	Sum       frame.Sum `json:"sum"`
 	Handed    abs.Seq   `json:"handed"`
@@ -51,7 +53,7 @@ type sinkMeta struct {
 
 func (t *Task) meta() taskMeta {
 	m := taskMeta{
-		Stamp: t.stamp, Cursor: t.cursor, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Aligner: t.aligner.State(),
+		Stamp: t.stamp, Cursor: t.cursor, Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Aligner: t.aligner.State(),
 		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
 	}
 	for _, c := range t.inbox.chans {
@@ -61,7 +63,7 @@ func (t *Task) meta() taskMeta {
 		m.Out[o.ID] = outMeta{o.next - 1, o.sum, max(o.reserved, o.reserving)}
 	}
 	for _, p := range t.chain.sinks {
-		sm := sinkMeta{Next: p.next, Sum: p.sum, Handed: p.handed, HandedSum: p.handedSum}
+		sm := sinkMeta{Index: p.index, Next: p.next, Sum: p.sum, Handed: p.handed, HandedSum: p.handedSum}
 		for _, it := range p.items {
 			sm.Outbox = append(sm.Outbox, it.record)
 		}

@@ -44,8 +44,10 @@ type Env struct {
 	Synced <-chan struct{}
 	// Floor is the epoch of the generation's initial state, and Base the part of an older generation
 	// that it starts from, nil for none. They are used if the task has no part of its generation.
-	Floor abs.Epoch
-	Base  *PartInfo
+	// BaseHere says that the part is of this log, and not of one that was lost or is elsewhere.
+	Floor    abs.Epoch
+	Base     *PartInfo
+	BaseHere bool
 	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.
 	Go <-chan struct{}
 }
@@ -112,9 +114,8 @@ type Task struct {
 	lastEpoch abs.Epoch // whose barrier was a final one, 0: none was
 	cursor    []byte    // of the last batch applied
 	ended     bool      // End was sent on every output
-	// lastCursor and willEnd are what the log says of the source when it is looked through.
-	lastCursor []byte
-	willEnd    bool
+	// lastSource is what the log says of the source when it is looked through.
+	lastSource SourceState
 	halted     abs.Epoch // the task stands still until this epoch is over; 0: it does not
 
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
@@ -783,9 +784,15 @@ func (t *Task) end(pos abs.Position) error {
 	return t.endStep(pos)
 }
 
-// Source is what the task, once open, knows of its source: the cursor of the last batch in its log,
-// and whether the input has ended.
-func (t *Task) Source() (cursor []byte, ended bool) { return t.lastCursor, t.willEnd }
+// Source is what the task, once open, knows of its source.
+func (t *Task) Source() SourceState { return t.lastSource }
+
+// SourceState is what a task's log says of its source.
+type SourceState struct {
+	Cursor []byte    // of the last batch
+	Ended  bool      // the input has ended
+	Final  abs.Epoch // the final barrier was logged last: the source must not go on unless this epoch is aborted; 0: it was not
+}
 
 // ingest processes a batch that a source has logged.
 func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
@@ -907,10 +914,11 @@ func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
 	if fx.Ignored {
 		return t.barrier(b.epoch, pos)
 	}
+	t.final = b.final
 	if err := t.effects(fx, pos); err != nil {
 		return err
 	}
-	if t.final = b.final; b.final {
+	if b.final {
 		t.env.Observer.Drained(b.epoch)
 	}
 	return nil

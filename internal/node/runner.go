@@ -49,14 +49,16 @@ type runner struct {
 	running  *dataflow.Task
 	input    dataflow.Input
 	draining bool
-	stopSrc  context.CancelFunc
-	srcDone  chan struct{}
-	resume   chan struct{}
-	state    string // of the runner; empty: the task's own
-	reason   string
-	restarts uint64
-	recovery *dataflow.Recovery
-	recoverT time.Time
+	// finalEpoch is the one whose barrier ended the source's input.
+	finalEpoch abs.Epoch
+	stopSrc    context.CancelFunc
+	srcDone    chan struct{}
+	resume     chan struct{}
+	state      string // of the runner; empty: the task's own
+	reason     string
+	restarts   uint64
+	recovery   *dataflow.Recovery
+	recoverT   time.Time
 	// ingestBase is what the source had logged when the task was restored.
 	ingestBase   uint64
 	reports      map[abs.Epoch]dataflow.PartReport // durable parts since the start
@@ -164,7 +166,7 @@ func (r *runner) once(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
 		Log: r.entries, Store: r.a.store, Operators: operators{r.a.host}, Dead: r.a.dead, Observer: observer{r},
-		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, Go: r.commit,
+		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Go: r.commit,
 	}
 	spec, sinks, err := r.assemble(&env)
 	if err != nil {
@@ -202,12 +204,24 @@ func (r *runner) once(ctx context.Context) error {
 	return g.Wait()
 }
 
+// here says whether a part is of this agent's log of the task: the log leads on from it.
+func (r *runner) here(p *dataflow.PartInfo) bool {
+	info := r.entries.Info()
+	return p != nil && info.Front <= p.Pos && p.Pos <= info.Last
+}
+
 // openTask restores the task and makes its source, if it has one, which goes on where the log ends.
 func (r *runner) openTask(ctx context.Context, task *dataflow.Task) (dataflow.Source, error) {
 	if err := task.Open(ctx); err != nil || r.ingest == nil {
 		return nil, err
 	}
-	r.ingest.Resume(task.Source())
+	st := task.Source()
+	r.ingest.Resume(st)
+	r.mu.Lock()
+	if r.finalEpoch = max(r.finalEpoch, st.Final); st.Final != 0 {
+		r.draining = true
+	}
+	r.mu.Unlock()
 	return r.source()
 }
 
@@ -370,7 +384,7 @@ func (r *runner) receive(ctx context.Context, src dataflow.Source) error {
 // drain ends the source's input with the final barrier.
 func (r *runner) drain(epoch abs.Epoch) {
 	r.mu.Lock()
-	r.draining = true
+	r.draining, r.finalEpoch = true, epoch
 	cancel, done := r.stopSrc, r.srcDone
 	r.mu.Unlock()
 	if cancel != nil {
@@ -387,11 +401,14 @@ func (r *runner) barrier(epoch abs.Epoch, final bool) {
 	}
 }
 
-// undrain lets the source go on: the final epoch was aborted.
-func (r *runner) undrain() {
+// undrain lets the source go on if the final epoch was aborted: its record says so, or, where the
+// control plane has lost it, that of a later one.
+func (r *runner) undrain(rec abs.EpochRecord) {
 	r.mu.Lock()
-	was := r.draining
-	r.draining = false
+	was := r.draining && (rec.Epoch > r.finalEpoch || rec.Epoch == r.finalEpoch && rec.State == abs.Aborted)
+	if was {
+		r.draining = false
+	}
 	r.mu.Unlock()
 	if was {
 		r.ingest.Reopen()
@@ -438,14 +455,13 @@ func appendRecord(records []abs.EpochRecord, rec abs.EpochRecord) []abs.EpochRec
 }
 
 func (r *runner) sourceEpoch(rec abs.EpochRecord) {
+	r.undrain(rec)
 	switch {
 	case rec.Initial, slices.Contains(rec.Detached, r.task.Agent):
 	case rec.State == abs.Started && rec.Final:
 		r.a.background(func() { r.drain(rec.Epoch) })
 	case rec.State == abs.Started:
 		r.barrier(rec.Epoch, false)
-	case rec.State == abs.Aborted && rec.Final:
-		r.undrain()
 	}
 }
 
