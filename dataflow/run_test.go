@@ -23,6 +23,8 @@ type device struct {
 	store *partStore
 	dead  *drawer
 	now   int64
+	base  *PartInfo // of the generation before
+	floor abs.Epoch
 }
 
 // process is one run of the task on a device.
@@ -70,15 +72,25 @@ func (d *device) startWith(ops *counters) *process {
 	clock := func() int64 { return d.now }
 	p.ingest = NewIngestLog(d.spec.Name(), d.log, d.dead, clock)
 	p.task = NewTask(d.spec, Env{
-		Log: d.log, Store: d.store, Operators: p.ops, Output: p.wire, Sinks: []Sink{p.sink}, Dead: d.dead, Observer: p.notes,
+		Log: d.log, Store: d.store, Operators: p.ops, Output: p.wire, Sinks: d.sinks(p), Dead: d.dead, Observer: p.notes,
 		Save:  func(info PartInfo, changes []Change, done func(error)) { done(d.store.Save(info, changes)) },
 		Clock: clock, Stopwatch: func() time.Duration { return 0 }, Ticks: p.ticks, Synced: p.synced,
+		Base: d.base, BaseHere: d.base != nil, Floor: d.floor,
 	})
 	ctx, cancel := context.WithCancel(d.t.Context())
 	p.cancel = cancel
 	go func() { p.done <- p.task.Run(ctx) }()
 	p.grant(Grant{Next: 1})
 	return p
+}
+
+// sinks are a basket for the last sink of the spec, and for those before it one that nobody looks into.
+func (d *device) sinks(p *process) []Sink {
+	var out []Sink
+	for range len(d.spec.Sinks) - 1 {
+		out = append(out, &basket{})
+	}
+	return append(out, p.sink)
 }
 
 func (p *process) grant(g Grant) {
@@ -476,4 +488,50 @@ func TestTaskDropsRepeatsByID(t *testing.T) {
 		p.wants("second run", "3 k=3", "4 k=4", "5 k=5", "6 k=6", "7 k=7")
 		p.stop(false)
 	})
+}
+
+// A generation that begins from an older one's part: what was logged behind the part counts, and what
+// a sink has handed over is not offered again.
+func TestTaskNewGenerationGoesOnBehindTheOldPart(t *testing.T) {
+	bubble(t, "", func(d *device) {
+		p := d.start()
+		p.receive("a", "b")
+		if err := p.ingest.Barrier(1, true); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.sync()
+		p.handed(2)
+		p.sync()
+		p.stop(false)
+
+		// Restarted before the final epoch is over: the task knows that its source was to stop.
+		p = d.start()
+		mustEqual(t, "final epoch that the log tells of", p.task.Source().Final, abs.Epoch(1))
+		p.receive("a") // by a source that was not told
+		p.sync()
+		p.wants("after the restart", "3 a=2")
+		mustEqual(t, "final epoch once the source went on", p.restarted().Final, abs.Epoch(0))
+		p.stop(false)
+
+		d.spec.Generation, d.floor, d.base = 2, 1, &d.store.parts[len(d.store.parts)-1]
+		d.spec.Sinks = append([]SinkSpec{{Name: "other", Channel: "other@g1"}}, d.spec.Sinks...)
+		d.spec.Ops[0].Outputs[0][0].Index = 1
+		p = d.startWith(&counters{})
+		p.receive("b")
+		p.sync()
+		p.wants("in the next generation", "3 a=2", "4 b=2")
+		p.stop(false)
+	})
+}
+
+// restarted is what a process started now would know of its source.
+func (p *process) restarted() SourceState {
+	p.t.Helper()
+	t := NewTask(p.spec, p.task.env)
+	if err := t.Open(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	defer t.Close()
+	return t.Source()
 }
