@@ -24,12 +24,12 @@ import (
 
 // Files are all files of the examples, without what was built beside them.
 //
-//go:embed */README.md */job.yaml */*.go */*.jsonl demo/*/*.go demo/*/*.jsonl
+//go:embed */README.md */job.yaml */*.go */*.jsonl demo/*/*.go demo/*/*.jsonl feedback/*/*.go feedback/*/*.jsonl
 var Files embed.FS
 
 // Operators are the names of the operators, which are their folders.
 func Operators() []string {
-	return []string{"demo/count", "demo/parse", "ewma", "top-n", "wordcount"}
+	return []string{"demo/count", "demo/parse", "ewma", "feedback/learn", "feedback/watch", "top-n", "wordcount"}
 }
 
 // ErrNoGo is wrapped by the error of [BuildOperator] on a machine without the go tool.

@@ -53,7 +53,8 @@ func open(t *testing.T, name, file string) io.Reader {
 // write runs the operator on its input and keeps what comes out.
 func write(t *testing.T, name string, wasm []byte) {
 	t.Helper()
-	side := map[string][]string{"ewma": {"alerts"}, "top-n": {"alerts"}, "demo/parse": {"malformed"}}
+	side := map[string][]string{"ewma": {"alerts"}, "top-n": {"alerts"}, "demo/parse": {"malformed"},
+		"feedback/watch": {"broken", "learned"}, "feedback/learn": {"threshold", "broken"}}
 	lines, err := optest.Output(context.Background(), wasm, optest.Options{}, open(t, name, "in.jsonl"), side[name]...)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestJobFiles(t *testing.T) {
 		modules["./"+filepath.Base(name)+".wasm"] = "sha256:" + strings.Repeat("0", 64)
 	}
 	files, err := fs.Glob(Files, "*/job.yaml")
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Fatalf("job files %v, %v", files, err)
 	}
 	for _, name := range files {
@@ -128,7 +129,7 @@ func TestJobFiles(t *testing.T) {
 
 // TestReadmesNameTheirFiles checks that every example has what its package promises.
 func TestReadmesNameTheirFiles(t *testing.T) {
-	for _, dir := range []string{"wordcount", "ewma", "top-n", "demo"} {
+	for _, dir := range []string{"wordcount", "ewma", "top-n", "demo", "feedback"} {
 		text, err := Files.ReadFile(dir + "/README.md")
 		if err != nil {
 			t.Error(err)
