@@ -35,6 +35,14 @@ type ackEntry struct {
 	revision uint64
 }
 
+func encode(r abs.EpochRecord) []byte {
+	value, err := json.Marshal(r)
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
 func newKV(w *world) *kv {
 	return &kv{w: w, records: map[abs.Epoch]versioned{}, acks: map[ackID]ackEntry{}}
 }
@@ -67,12 +75,8 @@ func (k *kv) swap(wr abs.Write) (uint64, bool) {
 	if old.Revision != wr.Revision && !k.w.rules.blindWrites {
 		return 0, false
 	}
-	value, err := json.Marshal(wr.Record)
-	if err != nil {
-		panic(err)
-	}
 	k.revision++
-	k.records[wr.Record.Epoch] = versioned{value, k.revision}
+	k.records[wr.Record.Epoch] = versioned{encode(wr.Record), k.revision}
 	k.history = append(k.history, wr.Record.Epoch)
 	k.w.trace("kv: %v %s by term %d %s", wr.Record.Epoch, wr.Record.State, wr.Record.Term, wr.Record.Reason)
 	k.w.oracle.written(old.Record, existed, wr.Record)
@@ -163,7 +167,7 @@ func (w *world) newTerm() {
 	}
 	host := able[w.rng.IntN(len(able))]
 	l := &leader{
-		w: w, host: host, proc: host.proc, term: abs.Term(len(w.leaders) + 1), told: map[string]bool{},
+		w: w, host: host, proc: host.proc, term: abs.Term(w.terms + len(w.leaders) + 1), told: map[string]bool{},
 		offset: time.Duration(w.rng.Int64N(int64(time.Hour))),
 	}
 	w.trace("term %d begins on %s", l.term, host.name)

@@ -109,9 +109,7 @@ func (c *chaos) heal() {
 	w := c.w
 	w.trace("CALM")
 	w.calm, c.calmSince = true, w.now
-	p := &w.profile
-	p.grantLoss, p.ackLoss, p.writeLoss, p.laggard = 0, 0, 0, ""
-	p.sync, p.link, p.control, p.persist = time.Millisecond, time.Millisecond, time.Millisecond, 2*time.Millisecond
+	calmPace(&w.profile)
 	c.failSaves = 0
 	clear(c.slowUntil)
 	for id := range c.trap {

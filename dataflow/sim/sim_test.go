@@ -37,7 +37,7 @@ func simulate(topo *topology, seed uint64, opt options) (*world, error) {
 	if err := w.run(); err != nil {
 		return w, err
 	}
-	return w, nil
+	return w, restoreOne(w, opt)
 }
 
 // TestSeed replays one seed with its trace.

@@ -36,6 +36,7 @@ type world struct {
 	streams map[abs.TaskID]*stream
 	kv      *kv
 	leaders []*leader
+	terms   int // before the first of these
 	brokers []*broker
 	outside *outside
 	oracle  *oracle
@@ -110,7 +111,9 @@ func (w *world) run() (err error) {
 		w.after(w.some(time.Millisecond), a.boot)
 	}
 	for _, b := range w.brokers {
-		b.produce()
+		if w.oracle.restore == nil {
+			b.produce()
+		}
 	}
 	w.after(w.some(50*time.Millisecond), w.elect)
 	w.after(0, w.chaos.watch)
