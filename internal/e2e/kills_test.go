@@ -5,6 +5,8 @@ package e2e
 import (
 	"testing"
 	"time"
+
+	"github.com/weir-stream/weir/internal/fleet"
 )
 
 // TestRandomKills kills agents ten times at random while readings stream in.
@@ -17,4 +19,32 @@ func TestRandomKills(t *testing.T) {
 	published()
 	s.settle()
 	s.judge()
+}
+
+// TestStorm kills agents before they have recovered from the last kill: while they open their files,
+// restore, replay, merge their copies, or take a checkpoint, of which one follows the other. Every agent
+// is killed every few hundred milliseconds, some as soon as they have been started.
+func TestStorm(t *testing.T) {
+	s := newSite(t, "interval: 2s", "interval: 300ms, min_pause: 100ms")
+	const storms, kills = 5, 8
+	const gust, calm = 4 * time.Second, 2 * time.Second
+	published := s.feed(storms * (gust + calm))
+	for range storms {
+		began := time.Now()
+		for range kills {
+			a := s.fleet.Agents()[s.rand.IntN(3)]
+			fleet.Sleep(s.ctx, time.Duration(s.rand.Int64N(int64(2*gust/kills))))
+			t.Logf("%6.2f s: kill -9 %s and start it", time.Since(began).Seconds(), a.Name)
+			a.Kill()
+			s.check(a.Start())
+		}
+		fleet.Sleep(s.ctx, calm)
+	}
+	for _, a := range s.fleet.Agents() {
+		s.check(s.within(startPatience, a.WaitReady))
+	}
+	published()
+	s.settle()
+	s.judge()
+	s.sameGeneration(1)
 }

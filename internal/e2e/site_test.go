@@ -62,6 +62,7 @@ type site struct {
 	dir      string
 	agent    string // binary
 	broker   string // HOST:PORT
+	jobFile  string
 	fleet    *fleet.Fleet
 	hub      *fleet.Agent
 	gateways []*fleet.Agent
@@ -76,8 +77,10 @@ type site struct {
 }
 
 // newSite starts a broker, three agents, and a reader with a persistent session, pushes the operators and
-// applies the job. The directory of a test that failed is left to be looked at.
-func newSite(t *testing.T) *site {
+// applies the job, in which pairs of texts are replaced. The directory of a test that failed is left to
+// be looked at.
+func newSite(t *testing.T, replace ...string) *site {
+	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &site{t: t, ctx: ctx, ledger: ledger.New(), seqs: map[string]uint64{}, rate: number(t, "WEIR_E2E_RATE", 2000)}
 	s.rand = seeded(t)
@@ -89,7 +92,7 @@ func newSite(t *testing.T) *site {
 		if s.fleet != nil {
 			s.fleet.Kill()
 		}
-		if t.Failed() {
+		if t.Failed() || os.Getenv("WEIR_E2E_KEEP") != "" {
 			t.Logf("left to be looked at: %s", s.dir)
 			return
 		}
@@ -97,11 +100,13 @@ func newSite(t *testing.T) *site {
 	})
 	s.buildAgent()
 	s.startBroker()
+	s.jobFile = strings.NewReplacer(append(replace, "BROKER", s.broker)...).Replace(jobFile)
 	s.startReader()
 	s.addAgents()
 	s.must(s.within(startPatience, s.fleet.Start))
 	s.pushOperators()
 	s.apply()
+	t.Logf("set up within %.1f s", time.Since(began).Seconds())
 	return s
 }
 
@@ -327,7 +332,7 @@ func (s *site) pushOperators() {
 func (s *site) apply() {
 	s.t.Helper()
 	file := filepath.Join(s.dir, "totals.yaml")
-	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(jobFile, "BROKER", s.broker)), 0o600))
+	s.must(os.WriteFile(file, []byte(s.jobFile), 0o600))
 	s.until(startPatience, "all agents to be up", func(ctx context.Context) bool {
 		list, err := s.hub.Client().Agents(ctx)
 		up := 0
@@ -436,6 +441,7 @@ func (s *site) settle() {
 	for {
 		totals, quiet := look()
 		if totals.Counted == totals.Sent && quiet > quietFor {
+			s.t.Logf("settled within %.1f s", (time.Since(began) - quietFor).Seconds())
 			return
 		}
 		if quiet > stuckAfter && time.Since(began) > stuckAfter {
