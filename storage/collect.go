@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,107 +17,109 @@ const collectBatch = 4096
 
 // Drop forgets all of a task's parts but these and removes what no remaining part needs. Versions
 // that the task does not have as usable parts are an error, and nothing is done. The newest usable
-// part is kept in any case: the next increment builds upon it. The parts are forgotten in the first
-// of several transactions; after a power cut in between, the next Drop goes on.
+// part is kept in any case: the next increment builds upon it. If much has to be looked at, the parts
+// are forgotten in the first of several transactions; after a power cut in between, the next Drop
+// goes on.
 func (s *Store) Drop(task string, keep []dataflow.Version) error {
-	work, err := s.forget(task, keep)
+	var work dropWork
+	err := s.db.update(func(tx *bolt.Tx) (err error) {
+		work, err = s.forget(tx, task, keep)
+		if err != nil || len(work.prefixes) > collectBatch || work.sweep {
+			return err
+		}
+		if err := s.collect(tx, task, work.prefixes); err != nil {
+			return err
+		}
+		work.prefixes = nil
+		return s.finishDrop(tx, task, work)
+	})
 	if err != nil {
 		return err
 	}
-	for _, v := range work.changed {
-		if err := s.collectChanged(task, v); err != nil {
+	if work.prefixes != nil || work.sweep {
+		if err := s.collectMuch(task, work); err != nil {
 			return err
 		}
 	}
-	if work.sweep {
-		if err := s.collectAll(task); err != nil {
-			return err
-		}
-	}
-	return s.finishDrop(task, work)
+	return s.repack(task)
 }
 
 // dropWork says what a Drop has to look at.
 type dropWork struct {
-	changed []dataflow.Version // whose lists of keys
-	sweep   bool               // all keys
-	gone    []dataflow.Version // rejected parts to be forgotten at the end
-	oldest  dataflow.Version   // that is kept
-	floor   dataflow.Version   // of the oldest
+	changed  []dataflow.Version // that have a list of changed keys
+	prefixes [][]byte           // on these lists
+	sweep    bool               // all keys
+	gone     []dataflow.Version // rejected parts to be forgotten at the end
+	oldest   dataflow.Version   // that is kept
+	floor    dataflow.Version   // of the oldest
 }
 
-func (s *Store) forget(task string, keep []dataflow.Version) (dropWork, error) {
+func (s *Store) forget(tx *bolt.Tx, task string, keep []dataflow.Version) (dropWork, error) {
 	var w dropWork
-	err := s.db.update(func(tx *bolt.Tx) error {
-		w = dropWork{}
-		t, list, err := s.open(tx, task, 0)
-		if err != nil {
-			return err
+	t, list, err := s.open(tx, task, 0)
+	if err != nil {
+		return w, err
+	}
+	for _, v := range keep {
+		if _, err := t.find(list, v); err != nil {
+			return w, fmt.Errorf("drop all but %v: %w", keep, err)
 		}
-		for _, v := range keep {
-			if _, err := t.find(list, v); err != nil {
-				return fmt.Errorf("drop all but %v: %w", keep, err)
+	}
+	last, _ := newest(list)
+	for _, p := range list {
+		v := p.info.Version
+		kept := slices.Contains(keep, v) || v == last.info.Version
+		switch {
+		case p.rejected:
+			w.gone = append(w.gone, v)
+			w.sweep = true // not all of its keys need be listed
+		case !kept:
+			if err := t.parts.Delete(versionKey(v)); err != nil {
+				return w, err
 			}
+		case w.oldest == 0:
+			w.oldest, w.floor = v, p.floor
 		}
-		last, _ := newest(list)
-		for _, p := range list {
-			v := p.info.Version
-			kept := slices.Contains(keep, v) || v == last.info.Version
-			switch {
-			case p.rejected:
-				w.gone = append(w.gone, v)
-				w.sweep = true // not all of its keys need be listed
-			case !kept:
-				if err := t.parts.Delete(versionKey(v)); err != nil {
-					return err
-				}
-			case w.oldest == 0:
-				w.oldest, w.floor = v, p.floor
-			}
-		}
-		w.sweep = w.sweep || t.number(keySwept) < w.floor
-		return t.chang.ForEach(func(k, _ []byte) error {
-			w.changed = append(w.changed, dataflow.Version(binary.BigEndian.Uint64(k)))
+	}
+	w.sweep = w.sweep || t.number(keySwept) < w.floor
+	return w, t.chang.ForEach(func(k, b []byte) error {
+		w.changed = append(w.changed, dataflow.Version(binary.BigEndian.Uint64(k)))
+		return eachKey(bytes.Clone(b), func(prefix []byte) error {
+			w.prefixes = append(w.prefixes, prefix)
 			return nil
 		})
 	})
-	return w, err
 }
 
-// collectChanged looks at the keys that one version changed.
-func (s *Store) collectChanged(task string, v dataflow.Version) error {
-	var prefixes [][]byte
-	err := s.db.view(func(tx *bolt.Tx) error {
-		t, _, err := s.open(tx, task, v)
+// collectMuch does the rest of a Drop in several transactions.
+func (s *Store) collectMuch(task string, w dropWork) error {
+	for batch := range slices.Chunk(w.prefixes, collectBatch) {
+		err := s.db.update(func(tx *bolt.Tx) error { return s.collect(tx, task, batch) })
 		if err != nil {
 			return err
 		}
-		return eachKey(bytes.Clone(t.chang.Get(versionKey(v))), func(prefix []byte) error {
-			prefixes = append(prefixes, prefix)
-			return nil
-		})
-	})
+	}
+	if w.sweep {
+		if err := s.collectAll(task); err != nil {
+			return err
+		}
+	}
+	return s.db.update(func(tx *bolt.Tx) error { return s.finishDrop(tx, task, w) })
+}
+
+// collect looks at some keys.
+func (s *Store) collect(tx *bolt.Tx, task string, prefixes [][]byte) error {
+	g, err := s.collector(tx, task)
 	if err != nil {
 		return err
 	}
-	for batch := range slices.Chunk(prefixes, collectBatch) {
-		err := s.db.update(func(tx *bolt.Tx) error {
-			g, err := s.collector(tx, task)
-			if err != nil {
-				return err
-			}
-			for _, prefix := range batch {
-				if _, err := g.key(prefix); err != nil {
-					return err
-				}
-			}
-			return g.remove()
-		})
-		if err != nil {
+	slices.SortFunc(prefixes, bytes.Compare)
+	for _, prefix := range slices.CompactFunc(prefixes, bytes.Equal) {
+		if _, err := g.key(prefix); err != nil {
 			return err
 		}
 	}
-	return nil
+	return g.remove()
 }
 
 // collectAll looks at all keys.
@@ -158,6 +161,7 @@ type collector struct {
 	c       *bolt.Cursor
 	sights  []sight
 	garbage [][]byte
+	packed  []reference // of the garbage
 }
 
 func (s *Store) collector(tx *bolt.Tx, task string) (*collector, error) {
@@ -177,10 +181,9 @@ func (s *Store) collector(tx *bolt.Tx, task string) (*collector, error) {
 // key looks at all versions of one key, newest first, and returns the map's next key.
 func (g *collector) key(prefix []byte) ([]byte, error) {
 	type version struct {
-		key    []byte
-		v      dataflow.Version
-		tomb   bool
-		needed bool
+		key, stored []byte
+		v           dataflow.Version
+		needed      bool
 	}
 	var list []version
 	k, stored := g.c.Seek(prefix)
@@ -189,7 +192,7 @@ func (g *collector) key(prefix []byte) ([]byte, error) {
 		if err != nil || len(stored) < valueHead {
 			return nil, g.t.store.corrupt(g.t.task, fmt.Errorf("malformed entry %x", k))
 		}
-		list = append(list, version{key: bytes.Clone(k), v: v, tomb: stored[8] == flagTombstone})
+		list = append(list, version{key: bytes.Clone(k), stored: stored, v: v})
 	}
 	for _, s := range g.sights {
 		for i := range list {
@@ -201,14 +204,18 @@ func (g *collector) key(prefix []byte) ([]byte, error) {
 	}
 	// A tombstone with nothing below it says no more than its absence.
 	for i := len(list) - 1; i >= 0; i-- {
-		if list[i].needed && !list[i].tomb {
+		if list[i].needed && !isTombstone(list[i].stored) {
 			break
 		}
 		list[i].needed = false
 	}
 	for _, x := range list {
-		if !x.needed {
-			g.garbage = append(g.garbage, x.key)
+		if x.needed {
+			continue
+		}
+		g.garbage = append(g.garbage, x.key)
+		if ref, ok := parseReference(x.stored); ok {
+			g.packed = append(g.packed, ref)
 		}
 	}
 	return k, nil
@@ -221,34 +228,29 @@ func (g *collector) remove() error {
 			return err
 		}
 	}
-	return nil
+	return g.t.release(g.packed)
 }
 
 // finishDrop forgets what was needed to find the garbage.
-func (s *Store) finishDrop(task string, w dropWork) error {
-	return s.db.update(func(tx *bolt.Tx) error {
-		t, _, err := s.open(tx, task, 0)
-		if err != nil {
+func (s *Store) finishDrop(tx *bolt.Tx, task string, w dropWork) error {
+	t, _, err := s.open(tx, task, 0)
+	if err != nil {
+		return err
+	}
+	for _, v := range w.gone {
+		if err := errors.Join(t.parts.Delete(versionKey(v)), t.chang.Delete(versionKey(v))); err != nil {
 			return err
 		}
-		for _, v := range w.gone {
-			if err := t.parts.Delete(versionKey(v)); err != nil {
-				return err
-			}
+	}
+	for _, v := range w.changed {
+		if v <= w.oldest {
 			if err := t.chang.Delete(versionKey(v)); err != nil {
 				return err
 			}
 		}
-		for _, v := range w.changed {
-			if v <= w.oldest {
-				if err := t.chang.Delete(versionKey(v)); err != nil {
-					return err
-				}
-			}
-		}
-		if t.number(keySwept) < w.floor {
-			return t.info.Put(keySwept, versionKey(w.floor))
-		}
-		return nil
-	})
+	}
+	if t.number(keySwept) < w.floor {
+		return t.info.Put(keySwept, versionKey(w.floor))
+	}
+	return nil
 }

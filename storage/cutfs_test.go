@@ -170,8 +170,12 @@ func (c *cutFS) MkdirAll(string) error { return nil }
 func (c *cutFS) SyncDir(string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if short, err := c.step(); err != nil || short {
+	short, err := c.step()
+	if err != nil {
 		return err
+	}
+	if short {
+		return errCut
 	}
 	for _, p := range c.pending {
 		applyName(c.durable, p)

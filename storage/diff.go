@@ -130,12 +130,12 @@ func (d *diff) next(tx *bolt.Tx) (batch []dataflow.Change, done bool, err error)
 
 func (d *diff) nextChanged(t *taskView, sees sight) ([]dataflow.Change, error) {
 	var batch []dataflow.Change
-	c := t.keys.Cursor()
+	c, r := t.keys.Cursor(), &valueReader{t: t}
 	size := 0
 	for len(d.keys) > 0 && size < diffBatch {
 		prefix := d.keys[0]
 		d.keys = d.keys[1:]
-		change, err := t.changeOf(c, prefix, sees)
+		change, err := t.changeOf(c, r, prefix, sees)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func (d *diff) nextChanged(t *taskView, sees sight) ([]dataflow.Change, error) {
 }
 
 // changeOf is what a key has at a version; a tombstone if it is not there.
-func (t *taskView) changeOf(c *bolt.Cursor, prefix []byte, sees sight) (dataflow.Change, error) {
+func (t *taskView) changeOf(c *bolt.Cursor, r *valueReader, prefix []byte, sees sight) (dataflow.Change, error) {
 	key, err := appendKey(nil, prefix)
 	if err != nil {
 		return dataflow.Change{}, t.store.corrupt(t.task, err)
@@ -156,7 +156,7 @@ func (t *taskView) changeOf(c *bolt.Cursor, prefix []byte, sees sight) (dataflow
 	if err != nil || !found {
 		return change, err
 	}
-	value, _, err := parseValue(full, stored)
+	value, _, err := r.read(full, stored)
 	if err != nil {
 		return change, t.store.corrupt(t.task, fmt.Errorf("entry %x: %w", full, err))
 	}

@@ -137,6 +137,7 @@ const valueHead = 9
 const (
 	flagValue     = 1
 	flagTombstone = 2
+	flagPacked    = 3 // a reference follows; the hash is that of the value
 )
 
 func valueHash(key []byte, flag byte, value []byte) uint64 {

@@ -41,6 +41,9 @@ var (
 	bucketTasks   = []byte("tasks")
 	bucketParts   = []byte("parts")   // version → manifest
 	bucketKeys    = []byte("keys")    // the multi-version map
+	bucketPacks   = []byte("packs")   // number of a large pack → values
+	bucketSmall   = []byte("small")   // number of a small pack → values
+	bucketLive    = []byte("live")    // number of a pack → its record
 	bucketChanged = []byte("changed") // version → the keys that its part changed; not of full parts
 	bucketInfo    = []byte("info")
 	keyHighest    = []byte("highest") // version that was saved last
@@ -77,6 +80,9 @@ type taskView struct {
 	task  string
 	parts *bolt.Bucket
 	keys  *bolt.Bucket
+	packs *bolt.Bucket
+	small *bolt.Bucket
+	live  *bolt.Bucket
 	chang *bolt.Bucket
 	info  *bolt.Bucket
 }
@@ -91,9 +97,14 @@ func (s *Store) task(tx *bolt.Tx, task string) (*taskView, error) {
 	if b == nil {
 		return nil, nil
 	}
-	v := &taskView{s, task, b.Bucket(bucketParts), b.Bucket(bucketKeys), b.Bucket(bucketChanged), b.Bucket(bucketInfo)}
-	if v.parts == nil || v.keys == nil || v.chang == nil || v.info == nil {
-		return nil, s.corrupt(task, errors.New("a bucket is missing"))
+	v := &taskView{
+		store: s, task: task, parts: b.Bucket(bucketParts), keys: b.Bucket(bucketKeys), packs: b.Bucket(bucketPacks),
+		small: b.Bucket(bucketSmall), live: b.Bucket(bucketLive), chang: b.Bucket(bucketChanged), info: b.Bucket(bucketInfo),
+	}
+	for _, x := range []*bolt.Bucket{v.parts, v.keys, v.packs, v.small, v.live, v.chang, v.info} {
+		if x == nil {
+			return nil, s.corrupt(task, errors.New("a bucket is missing"))
+		}
 	}
 	return v, nil
 }
@@ -103,7 +114,7 @@ func (s *Store) makeTask(tx *bolt.Tx, task string) (*taskView, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range [][]byte{bucketParts, bucketKeys, bucketChanged, bucketInfo} {
+	for _, name := range [][]byte{bucketParts, bucketKeys, bucketPacks, bucketSmall, bucketLive, bucketChanged, bucketInfo} {
 		if _, err := b.CreateBucketIfNotExists(name); err != nil {
 			return nil, err
 		}
@@ -274,11 +285,12 @@ func (t *taskView) save(info dataflow.PartInfo, changes []keyed) error {
 // of the same keys; of a part that builds upon another, what they say is taken off the sum.
 func (t *taskView) putChanges(p *part, below *sight, changes []keyed) error {
 	t.keys.FillPercent = 0.9 // keys come in order: less is split, and less written
-	size := 0
+	w := &packer{t: t}
 	for _, c := range changes {
-		size += valueHead + len(c.value)
+		if len(c.value) >= packMin {
+			w.room += len(c.value)
+		}
 	}
-	arena := make([]byte, 0, size)
 	c := t.keys.Cursor()
 	for _, k := range changes {
 		if p.info.Full && k.value == nil {
@@ -289,23 +301,21 @@ func (t *taskView) putChanges(p *part, below *sight, changes []keyed) error {
 			if err != nil {
 				return err
 			}
-			if found && old[8] == flagValue {
+			if found && !isTombstone(old) {
 				p.count--
-				p.sum -= binary.BigEndian.Uint64(old)
+				p.sum -= hashOf(old)
 			}
 		}
-		at := len(arena)
-		arena = appendValue(arena, k.key, k.value)
-		stored := arena[at:len(arena):len(arena)]
-		if k.value != nil {
-			p.count++
-			p.sum += binary.BigEndian.Uint64(stored)
-		}
-		if err := t.keys.Put(k.key, stored); err != nil {
+		stored, err := w.put(k.key, k.value)
+		if err != nil {
 			return err
 		}
+		if k.value != nil {
+			p.count++
+			p.sum += hashOf(stored)
+		}
 	}
-	return nil
+	return w.flush()
 }
 
 // newestIn returns key and stored value of the newest version of a key that is seen.
@@ -362,17 +372,23 @@ func (s *Store) Parts(task string) ([]dataflow.PartInfo, error) {
 			return err
 		}
 		list, err := t.list()
-		for _, p := range list {
-			if !p.rejected {
-				infos = append(infos, p.info)
-			}
-		}
+		infos = usable(list)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return infos, nil
+}
+
+// usable is what of the manifests counts.
+func usable(list []part) (infos []dataflow.PartInfo) {
+	for _, p := range list {
+		if !p.rejected {
+			infos = append(infos, p.info)
+		}
+	}
+	return infos
 }
 
 // Rejected is a part that is never to be used again.
@@ -447,6 +463,7 @@ func (s *Store) open(tx *bolt.Tx, task string, v dataflow.Version) (*taskView, [
 // scan walks the whole state of a part and counts what it sees.
 type scan struct {
 	t     *taskView
+	r     valueReader
 	p     part
 	sight sight
 	count uint64
@@ -456,7 +473,7 @@ type scan struct {
 }
 
 func (t *taskView) scan(list []part, p part) *scan {
-	return &scan{t: t, p: p, sight: sightOf(list, p)}
+	return &scan{t: t, r: valueReader{t: t}, p: p, sight: sightOf(list, p)}
 }
 
 // run visits values from a key on, until it has visited limit bytes or all, and then checks that
@@ -495,7 +512,7 @@ func (s *scan) run(from []byte, limit int, visit func(dataflow.Change) error) er
 }
 
 func (s *scan) see(k, prefix, b []byte, visit func(dataflow.Change) error) (int, error) {
-	value, hash, err := parseValue(k, b)
+	value, hash, err := s.r.read(k, b)
 	if err == nil {
 		s.key, err = appendKey(s.key[:0], prefix)
 	}
@@ -568,7 +585,15 @@ func (s *Store) Check() error {
 		return err
 	}
 	for _, task := range tasks {
-		parts, err := s.Parts(task)
+		var parts []dataflow.PartInfo
+		err := s.db.view(func(tx *bolt.Tx) error {
+			t, list, err := s.open(tx, task, 0)
+			if err != nil {
+				return err
+			}
+			parts = usable(list)
+			return t.checkPacks()
+		})
 		if err != nil {
 			return err
 		}
