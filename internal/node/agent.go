@@ -31,6 +31,10 @@ const (
 	copyCluster  = "cluster"  // identity of the control plane that the copies were merged into
 )
 
+// streamBytes bounds a task's input stream, in bytes of memory: what is consumed stays in it until a
+// checkpoint counts. At the limit senders wait.
+const streamBytes = 256 << 20
+
 // Agent is one agent. Run makes it and runs it.
 type Agent struct {
 	opt   Options
@@ -44,6 +48,7 @@ type Agent struct {
 	copies  *storage.Copies
 	blobs   *storage.Blobs
 	host    *wasmops.Host
+	guests  *guestObserver
 	dead    *deadLetters
 
 	server  *wnats.Server // nil: none
@@ -113,13 +118,16 @@ func (a *Agent) run(ctx context.Context) error {
 	}
 	life, cancel := context.WithCancel(ctx)
 	a.life = life
+	// In the order of what follows from what: everything is told to end, the sessions that could start
+	// tasks have ended, the tasks have, and what tasks had begun in the background has.
+	defer a.workers.Wait()
+	defer a.stopJobs()
 	defer a.workers.Wait()
 	defer cancel()
 	a.startWorkers()
 	if err := errors.Join(a.loadPeers(), a.startLocalJobs()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	defer a.stopJobs()
 	close(a.ready)
 	a.background(a.keepAlive)
 	a.background(a.runSessions)
@@ -189,8 +197,9 @@ func (a *Agent) openStores(ctx context.Context) error {
 	if a.dead, err = openDeadLetters(a.copies, a.now); err != nil {
 		return err
 	}
+	a.guests = newGuestObserver(a.log)
 	a.host, err = wasmops.NewHost(ctx, wasmops.Options{
-		Modules: moduleFiles{a.blobs}, CacheDir: filepath.Join(dir.Path(), "cache"), Observer: guestObserver{a.log},
+		Modules: moduleFiles{a.blobs}, CacheDir: filepath.Join(dir.Path(), "cache"), Observer: a.guests,
 	})
 	return err
 }
@@ -282,7 +291,7 @@ func (a *Agent) openNATS() error {
 		return err
 	}
 	a.conn = c
-	a.streams = c.Streams(wnats.StreamOptions{})
+	a.streams = c.Streams(wnats.StreamOptions{Bytes: streamBytes})
 	return nil
 }
 
@@ -437,19 +446,73 @@ func (a *Agent) forgetCopies(job string) error {
 	return err
 }
 
-// guestObserver logs what operators say.
-type guestObserver struct{ log *slog.Logger }
+// guestObserver logs what operators say and keeps their counters.
+type guestObserver struct {
+	log *slog.Logger
+
+	mu       sync.Mutex
+	dropped  map[[2]string]*droppedLines // by task and operator
+	counters map[guestCounter]int64
+}
+
+type droppedLines struct {
+	lines int
+	said  time.Time
+}
+
+type guestCounter struct{ task, operator, name string }
+
+const (
+	// sayDropped is how often dropped lines are told of.
+	sayDropped = 10 * time.Second
+	// maxCounters bounds the counters of all operators; more names come of a mistake.
+	maxCounters = 1000
+)
+
+func newGuestObserver(log *slog.Logger) *guestObserver {
+	return &guestObserver{log: log, dropped: map[[2]string]*droppedLines{}, counters: map[guestCounter]int64{}}
+}
 
 // Log implements [wasmops.Observer].
-func (g guestObserver) Log(task, operator string, level wasmops.LogLevel, text string) {
+func (g *guestObserver) Log(task, operator string, level wasmops.LogLevel, text string) {
 	levels := map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "error": slog.LevelError}
 	g.log.Log(context.Background(), levels[level.String()], text, "task", task, "operator", operator)
 }
 
 // LogDropped implements [wasmops.Observer].
-func (g guestObserver) LogDropped(task, operator string, n int) {
-	g.log.Warn("operator logs faster than it may", "task", task, "operator", operator, "dropped", n)
+func (g *guestObserver) LogDropped(task, operator string, lines int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d := g.dropped[[2]string{task, operator}]
+	if d == nil {
+		d = &droppedLines{}
+		g.dropped[[2]string{task, operator}] = d
+	}
+	if d.lines += lines; time.Since(d.said) >= sayDropped {
+		g.log.Warn("operator logs faster than it may", "task", task, "operator", operator, "dropped", d.lines)
+		d.lines, d.said = 0, time.Now()
+	}
 }
 
 // Count implements [wasmops.Observer].
-func (g guestObserver) Count(task, operator, name string, delta int64) {}
+func (g *guestObserver) Count(task, operator, name string, delta int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key := guestCounter{task, operator, name}
+	if _, known := g.counters[key]; known || len(g.counters) < maxCounters {
+		g.counters[key] += delta
+	}
+}
+
+// family is the counters as a metric. What is replayed is counted again.
+func (g *guestObserver) family() api.Family {
+	f := api.Family{Name: "weir_operator_counter_total", Help: "Counters that operators keep, replay included.", Kind: api.Counter}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for c, v := range g.counters {
+		f.Samples = append(f.Samples, api.Sample{Value: float64(v), Labels: []api.Label{
+			{Name: "task", Value: c.task}, {Name: "operator", Value: c.operator}, {Name: "counter", Value: c.name},
+		}})
+	}
+	return f
+}

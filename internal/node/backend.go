@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -138,8 +139,13 @@ func (r *runner) fill(t *api.Task, s dataflow.Status) {
 
 // answerStatus answers the calls of other agents.
 func (a *Agent) answerStatus(request []byte) []byte {
-	if job, ok := strings.CutPrefix(string(request), "dead/"); ok {
-		return mustJSON(a.dead.list(job))
+	if rest, ok := strings.CutPrefix(string(request), "dead/"); ok {
+		limit, job, _ := strings.Cut(rest, "/")
+		n, err := strconv.Atoi(limit)
+		if err != nil {
+			return mustJSON([]api.DeadLetter{})
+		}
+		return mustJSON(a.dead.newest(job, n))
 	}
 	if job, ok := strings.CutPrefix(string(request), receivingAsk); ok {
 		return a.answerReceiving(job)
@@ -353,22 +359,37 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		Name: p.Job, Generation: p.Generation, Revision: 1, State: jobRunning, File: src.File, YAML: src.YAML,
 		Modules: modules, Plan: p, AppliedMS: a.now(),
 	}
+	rec.Since = rec.Generation
+	if out.Created && old != nil {
+		if err := a.deleteState(ctx, rec.Name, old.Generation); err != nil {
+			return out, a.failure(rec.Name, err)
+		}
+	}
 	if !out.Created {
-		if old.live() && samePlan(old.Plan, p) {
+		rec.Since = old.Since
+		if old.State == jobRunning && samePlan(old.Plan, p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
 		}
 		if err := job.Diff(old.Plan, p); err != nil {
 			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
 		}
-		if rec.Base, err = a.drained(ctx, *old); err != nil {
-			return out, err
-		}
+		rec.Base = old.Final
 	}
-	if err := a.putJob(ctx, rec, old); err != nil {
+	if err := a.replaceJob(ctx, rec, old); err != nil {
 		return out, err
 	}
 	return a.started(ctx, out, rec)
+}
+
+// replaceJob stores a job's next record. A running job is drained first; the record comes with that,
+// whatever becomes of the request.
+func (a *Agent) replaceJob(ctx context.Context, rec jobRecord, old *jobRecord) error {
+	if old == nil || !old.live() {
+		return a.putJob(ctx, rec, old)
+	}
+	_, err := a.changeState(ctx, rec.Name, jobStopping, &rec)
+	return err
 }
 
 // started waits until a job runs and its sources receive, so that whoever applied it can publish.
@@ -398,21 +419,6 @@ func samePlan(a, b *job.Physical) bool {
 	return string(mustJSON(x)) == string(mustJSON(y))
 }
 
-// drained stops a job, if it runs, and returns the epoch that it ended with.
-func (a *Agent) drained(ctx context.Context, rec jobRecord) (abs.Epoch, error) {
-	if rec.live() {
-		if _, err := a.StopJob(ctx, rec.Name); err != nil {
-			return 0, err
-		}
-		now, err := a.jobRecord(ctx, rec.Name)
-		if err != nil {
-			return 0, err
-		}
-		rec = *now
-	}
-	return rec.Final, nil
-}
-
 // putJob stores a job's next record; nobody else may have changed it.
 func (a *Agent) putJob(ctx context.Context, rec jobRecord, old *jobRecord) error {
 	kv, key := a.conn.KV(wnats.Jobs), wnats.Key(rec.Name)
@@ -425,7 +431,7 @@ func (a *Agent) putJob(ctx context.Context, rec jobRecord, old *jobRecord) error
 		if err := json.Unmarshal(e.Value, &have); err != nil {
 			return err
 		}
-		if !rec.newer(have) {
+		if old == nil || have.Generation != old.Generation || have.Revision != old.Revision {
 			return api.Conflict("look at it and try again", "job %s was changed by somebody else", rec.Name)
 		}
 		_, err = kv.Update(ctx, key, mustJSON(rec), e.Revision)
@@ -488,7 +494,7 @@ func (h *hostedJob) committedIn(gen abs.Generation) bool {
 
 // StopJob implements [web.Jobs].
 func (a *Agent) StopJob(ctx context.Context, name string) (api.Checkpoint, error) {
-	rec, err := a.changeState(ctx, name, jobStopping)
+	rec, err := a.changeState(ctx, name, jobStopping, nil)
 	if err != nil {
 		return api.Checkpoint{}, err
 	}
@@ -513,7 +519,7 @@ func (a *Agent) StopJob(ctx context.Context, name string) (api.Checkpoint, error
 }
 
 // changeState asks for a job's next state. What is there already, or further, is no error.
-func (a *Agent) changeState(ctx context.Context, name string, to jobState) (*jobRecord, error) {
+func (a *Agent) changeState(ctx context.Context, name string, to jobState, next *jobRecord) (*jobRecord, error) {
 	kv, key := a.conn.KV(wnats.Jobs), wnats.Key(name)
 	for {
 		e, err := kv.Get(ctx, key)
@@ -527,10 +533,10 @@ func (a *Agent) changeState(ctx context.Context, name string, to jobState) (*job
 		switch {
 		case rec.State == jobDeleted:
 			return nil, a.failure(name, wnats.ErrNotFound)
-		case to == jobStopping && rec.State != jobRunning:
+		case to == jobStopping && !rec.live(), to == jobStopping && rec.State == jobStopping && next == nil && rec.Next == nil:
 			return &rec, nil
 		}
-		rec.State, rec.Revision = to, rec.Revision+1
+		rec.State, rec.Revision, rec.Next = to, rec.Revision+1, next
 		_, err = kv.Update(ctx, key, mustJSON(rec), e.Revision)
 		if errors.Is(err, wnats.ErrConflict) {
 			continue
@@ -555,13 +561,16 @@ func (a *Agent) failure(name string, err error) error {
 // DeleteJob implements [web.Jobs].
 func (a *Agent) DeleteJob(ctx context.Context, name string, force bool) error {
 	rec, err := a.jobRecord(ctx, name)
-	if err != nil || rec.State == jobDeleted {
-		return a.failure(name, errors.Join(err, wnats.ErrNotFound))
+	if err != nil {
+		return a.failure(name, err)
+	}
+	if rec.State == jobDeleted { // an earlier deletion may not have come to its end
+		return errors.Join(a.deleteState(ctx, name, rec.Generation), a.failure(name, wnats.ErrNotFound))
 	}
 	if rec.live() && !force {
 		return api.Conflict("stop it first, or use --force to give up what it has not written yet", "job %s is not stopped", name)
 	}
-	if _, err := a.changeState(ctx, name, jobDeleted); err != nil {
+	if _, err := a.changeState(ctx, name, jobDeleted, nil); err != nil {
 		return err
 	}
 	return a.deleteState(ctx, name, rec.Generation)
@@ -599,15 +608,11 @@ func (a *Agent) deleteState(ctx context.Context, name string, gen abs.Generation
 // Jobs implements [web.Jobs].
 func (a *Agent) Jobs(ctx context.Context) ([]api.JobSummary, error) {
 	out := []api.JobSummary{}
+	statuses := a.askAll(ctx, names(a.peers.list()))
 	for _, h := range a.hostedSorted() {
-		if h.record().State == jobDeleted {
-			continue
+		if h.record().State != jobDeleted {
+			out = append(out, h.show(statuses).JobSummary)
 		}
-		j, err := a.Job(ctx, h.name)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, j.JobSummary)
 	}
 	return out, nil
 }
@@ -618,7 +623,14 @@ func (a *Agent) Job(ctx context.Context, name string) (api.Job, error) {
 	if h == nil || h.record().State == jobDeleted {
 		return api.Job{}, a.failure(name, wnats.ErrNotFound)
 	}
-	rec := h.record()
+	j := h.show(a.askAll(ctx, h.record().Plan.Agents()))
+	a.fillRunning(ctx, &j)
+	return j, nil
+}
+
+// show is the job as its agents tell of it.
+func (h *hostedJob) show(statuses map[string]api.Status) api.Job {
+	rec, name := h.record(), h.name
 	j := api.Job{
 		JobSummary: api.JobSummary{
 			Name: name, Generation: uint32(rec.Generation), TaskCount: len(rec.Plan.Tasks), Applied: millis(rec.AppliedMS), State: string(rec.State),
@@ -628,7 +640,6 @@ func (a *Agent) Job(ctx context.Context, name string) (api.Job, error) {
 	if rec.State == jobRunning && !h.committedIn(rec.Generation) {
 		j.State = api.JobStarting
 	}
-	statuses := a.askAll(ctx, rec.Plan.Agents())
 	for _, t := range rec.Plan.Tasks {
 		task := taskOf(statuses[t.Agent], rec, t)
 		j.Tasks = append(j.Tasks, task)
@@ -648,8 +659,7 @@ func (a *Agent) Job(ctx context.Context, name string) (api.Job, error) {
 		}
 	}
 	h.fillCheckpoints(&j)
-	a.fillRunning(ctx, &j)
-	return j, nil
+	return j
 }
 
 func taskOf(st api.Status, rec jobRecord, t job.Task) api.Task {

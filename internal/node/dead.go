@@ -108,6 +108,24 @@ func (d *deadLetters) room(need int64) error {
 	return nil
 }
 
+// forget removes a task's letters.
+func (d *deadLetters) forget(task string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, m := range d.letters {
+		if !strings.HasPrefix(id, task+"/") {
+			continue
+		}
+		if err := d.copies.Delete(copyDead, id); err != nil {
+			return err
+		}
+		d.size -= m.size
+		delete(d.letters, id)
+	}
+	delete(d.counts, task)
+	return nil
+}
+
 func (d *deadLetters) count(task string) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,6 +136,29 @@ func (d *deadLetters) bytes() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.size
+}
+
+// given is how many letters were given up.
+func (d *deadLetters) given() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.shed
+}
+
+// newest returns the newest letters of a job, oldest first: at most limit, and what fits an answer to
+// another agent.
+func (d *deadLetters) newest(jobName string, limit int) []api.DeadLetter {
+	const answerBytes = 512 << 10
+	all := d.list(jobName)
+	from, size := len(all), 0
+	for from > 0 && len(all)-from < limit {
+		l := all[from-1]
+		if size += 2*(len(l.Key)+len(l.Value)) + len(l.Reason) + 200; size > answerBytes {
+			break
+		}
+		from--
+	}
+	return all[from:]
 }
 
 // list returns a job's letters, oldest first.
@@ -151,7 +192,7 @@ func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) ([]api.
 	}
 	var mu sync.Mutex
 	all := []api.DeadLetter{}
-	a.callAll(ctx, h.record().Plan.Agents(), []byte("dead/"+name), func(agent string, reply []byte) {
+	a.callAll(ctx, h.record().Plan.Agents(), fmt.Appendf(nil, "dead/%d/%s", limit, name), func(agent string, reply []byte) {
 		var list []api.DeadLetter
 		if json.Unmarshal(reply, &list) != nil {
 			return

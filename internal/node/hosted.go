@@ -58,6 +58,12 @@ func (h *hostedJob) apply(rec jobRecord) error {
 	if old.Name != "" && !rec.newer(old) {
 		return nil
 	}
+	if old.Name != "" && old.State != jobDeleted && (rec.State == jobDeleted || old.Generation < rec.Since) {
+		h.stopRunners()
+		if err := h.forget(old); err != nil {
+			return err
+		}
+	}
 	if err := h.a.putCopy(copyJob, rec.Name, rec); err != nil {
 		return err
 	}
@@ -71,7 +77,7 @@ func (h *hostedJob) apply(rec jobRecord) error {
 	h.rec = rec
 	h.mu.Unlock()
 	if !rec.live() {
-		return h.rest(rec)
+		return nil
 	}
 	return h.startRunners(rec)
 }
@@ -116,6 +122,9 @@ func (h *hostedJob) emptySinks() {
 	ctx, cancel := context.WithTimeout(h.a.life, sinkPatience)
 	defer cancel()
 	for _, r := range h.tasks() {
+		if len(r.task.Sinks) == 0 {
+			continue
+		}
 		for sleep(ctx, 2*tickEvery) && r.unhanded() > 0 {
 		}
 		if n := r.unhanded(); n > 0 {
@@ -145,20 +154,18 @@ func (h *hostedJob) stopRunners() {
 	}
 }
 
-// rest is what remains to be done for a job that does not run: a deleted one leaves nothing.
-func (h *hostedJob) rest(rec jobRecord) error {
-	if rec.State != jobDeleted {
-		return nil
-	}
+// forget removes what the agent has of a deleted job.
+func (h *hostedJob) forget(rec jobRecord) error {
 	for _, t := range rec.Plan.On(h.a.name) {
 		name := rec.Name + "/" + string(t.ID)
-		if t.Source != nil {
-			h.a.forgetSession(h, rec, t)
-		}
+		h.a.forgetSessions(h, rec, t)
 		if err := h.a.entries.DropStream(name); err != nil {
 			return err
 		}
 		if err := h.a.store.DropTask(name); err != nil {
+			return err
+		}
+		if err := h.a.dead.forget(name); err != nil {
 			return err
 		}
 	}

@@ -381,6 +381,10 @@ func (l *lead) over(ctx context.Context, j *led, state jobState) {
 		rec.Final = st.Counting.Epoch
 	}
 	rec.State, rec.Revision = state, rec.Revision+1
+	if next := rec.Next; next != nil {
+		next.Base, next.Revision = rec.Final, 1
+		rec = *next
+	}
 	value, err := json.Marshal(rec)
 	if err != nil {
 		panic(err)
@@ -466,14 +470,14 @@ func (l *lead) savepoint(ctx context.Context, kv *wnats.KV, key string) bool {
 	return json.Unmarshal(e.Value, &rec) != nil || rec.Savepoint != ""
 }
 
-// tidyPacks removes packs that no record names and that are older than all that records name: newer
-// ones may be on their way into one.
+// tidyPacks removes packs that no record names and that are older than the newest that records name:
+// newer ones may be on their way into one.
 func (l *lead) tidyPacks(ctx context.Context, name string) error {
 	entries, err := l.a.conn.KV(wnats.Checkpoints).List(ctx, wnats.Key(kindEpoch, name))
 	if err != nil {
 		return err
 	}
-	named, oldest := map[string]bool{}, map[abs.TaskID]packID{}
+	named, newest := map[string]bool{}, map[abs.TaskID]packID{}
 	for _, e := range entries {
 		var rec abs.EpochRecord
 		if err := json.Unmarshal(e.Value, &rec); err != nil {
@@ -484,8 +488,8 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 				named[pack] = true
 			}
 			id := packID{p.Generation, p.Version}
-			if o, ok := oldest[task]; !ok || id.before(o) {
-				oldest[task] = id
+			if o, ok := newest[task]; len(p.Packs) > 0 && (!ok || o.before(id)) {
+				newest[task] = id
 			}
 		}
 	}
@@ -496,7 +500,7 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 	}
 	for _, o := range list {
 		task, id, ok := parsePack(o.Name, name)
-		if ref, known := oldest[task]; !ok || named[o.Name] || !known || !id.before(ref) {
+		if ref, known := newest[task]; !ok || named[o.Name] || !known || !id.before(ref) {
 			continue
 		}
 		if err := objects.Delete(ctx, o.Name); err != nil {

@@ -46,6 +46,12 @@ type jobRecord struct {
 	Modules    map[string]string `json:"modules"` // as named in the file → digest
 	Plan       *job.Physical     `json:"plan"`
 	AppliedMS  int64             `json:"applied_ms"`
+	// Since is the first generation of this life of the job: what an agent has of older ones belongs to
+	// a job of that name that was deleted.
+	Since abs.Generation `json:"since"`
+	// Next takes this record's place when the job has stopped: an update that does not depend on who
+	// asked for it.
+	Next *jobRecord `json:"next,omitempty"`
 	// Base is the epoch whose parts the generation starts from; 0: none.
 	Base abs.Epoch `json:"base,omitempty"`
 	// Final is the epoch that ended a stopped job.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -40,7 +41,8 @@ type runner struct {
 	entries *storage.LogStream
 	ingest  *dataflow.IngestLog // nil: not a source
 	commit  chan struct{}       // closed once the generation's initial checkpoint is committed
-	floor   chan abs.Epoch      // the initial epoch, once known (capacity 1)
+	floor   abs.Epoch           // the initial epoch, once floored is closed
+	floored chan struct{}
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -77,7 +79,7 @@ func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner,
 	r := &runner{
 		a: a, job: hj, rec: rec, task: task, name: name, entries: entries,
 		log:    a.log.With("job", rec.Name, "task", string(task.ID)),
-		commit: make(chan struct{}), floor: make(chan abs.Epoch, 1), done: make(chan struct{}),
+		commit: make(chan struct{}), floored: make(chan struct{}), done: make(chan struct{}),
 		resume: make(chan struct{}, 1), reports: map[abs.Epoch]dataflow.PartReport{},
 	}
 	if task.Source != nil {
@@ -130,7 +132,28 @@ func (r *runner) run(ctx context.Context) {
 // permanent says that running the task again cannot help: replay differs, or a gap cannot be refilled.
 func permanent(err error) bool {
 	var diff *dataflow.DiffError
-	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap)
+	var broken *panicError
+	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap) || errors.As(err, &broken)
+}
+
+// panicError is a broken invariant of a task. The task stops; the agent and its other tasks go on.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string {
+	return fmt.Sprintf("broken invariant: %v; please report it with this stack:\n%s", e.value, e.stack)
+}
+
+// guarded runs a part of a task's life. It is the one place where a panic of a task is caught.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{v, debug.Stack()}
+		}
+	}()
+	return f()
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -163,6 +186,8 @@ func (r *runner) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
 		Log: r.entries, Store: r.a.store, Operators: operators{r.a.host}, Dead: r.a.dead, Observer: observer{r},
@@ -180,7 +205,11 @@ func (r *runner) once(ctx context.Context) error {
 	env.Ticks, env.Synced = ticks, synced
 	defer r.a.entries.Notify(func(abs.Position) { signal(synced); signal(ingested) })()
 	task := dataflow.NewTask(spec, env)
-	src, err := r.openTask(ctx, task)
+	var src dataflow.Source
+	err = guarded(func() (err error) {
+		src, err = r.openTask(ctx, task)
+		return err
+	})
 	if err != nil {
 		return errors.Join(err, task.Close())
 	}
@@ -196,10 +225,8 @@ func (r *runner) once(ctx context.Context) error {
 	}
 	r.setState("", nil)
 	g.Go(func() error {
-		if err := errors.Join(task.Serve(ctx), task.Close()); err != nil {
-			return err
-		}
-		return ctx.Err()
+		err := guarded(func() error { return errors.Join(task.Serve(ctx), task.Close()) })
+		return errors.Join(err, ctx.Err())
 	})
 	return g.Wait()
 }
@@ -284,9 +311,8 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 	select {
 	case <-ctx.Done():
 		return 0, nil, ctx.Err()
-	case e := <-r.floor:
-		r.floor <- e
-		return e, base, nil
+	case <-r.floored:
+		return r.floor, base, nil
 	}
 }
 
@@ -381,17 +407,24 @@ func (r *runner) receive(ctx context.Context, src dataflow.Source) error {
 	return nil
 }
 
-// drain ends the source's input with the final barrier.
+// drain stops the source and ends its input with the final barrier, unless the epoch is aborted while
+// the source stops.
 func (r *runner) drain(epoch abs.Epoch) {
 	r.mu.Lock()
 	r.draining, r.finalEpoch = true, epoch
 	cancel, done := r.stopSrc, r.srcDone
 	r.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-done
-	}
-	r.barrier(epoch, true)
+	r.a.background(func() {
+		if cancel != nil {
+			cancel()
+			<-done
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.draining && r.finalEpoch == epoch {
+			r.barrier(epoch, true)
+		}
+	})
 }
 
 // barrier puts an epoch's barrier into the source's log.
@@ -419,10 +452,7 @@ func (r *runner) undrain(rec abs.EpochRecord) {
 // epoch takes an epoch's record of this generation, in the order of epochs.
 func (r *runner) epoch(rec abs.EpochRecord) {
 	if rec.Initial {
-		select {
-		case r.floor <- rec.Epoch:
-		default:
-		}
+		r.setFloor(rec.Epoch)
 	}
 	if rec.Manifest() {
 		r.committed()
@@ -435,6 +465,16 @@ func (r *runner) epoch(rec abs.EpochRecord) {
 	r.records = appendRecord(r.records, rec)
 	if r.running != nil {
 		r.running.Record(rec)
+	}
+}
+
+// setFloor tells the initial epoch. Epochs come one at a time.
+func (r *runner) setFloor(e abs.Epoch) {
+	select {
+	case <-r.floored:
+	default:
+		r.floor = e
+		close(r.floored)
 	}
 }
 
@@ -459,7 +499,7 @@ func (r *runner) sourceEpoch(rec abs.EpochRecord) {
 	switch {
 	case rec.Initial, slices.Contains(rec.Detached, r.task.Agent):
 	case rec.State == abs.Started && rec.Final:
-		r.a.background(func() { r.drain(rec.Epoch) })
+		r.drain(rec.Epoch)
 	case rec.State == abs.Started:
 		r.barrier(rec.Epoch, false)
 	}
@@ -472,6 +512,23 @@ func (r *runner) committed() {
 	default:
 		close(r.commit)
 	}
+}
+
+// initialReport returns the part that the generation began with: it answers an initial epoch under
+// whatever number.
+func (r *runner) initialReport() (dataflow.PartReport, bool) {
+	parts, err := r.a.store.Parts(r.name)
+	if err != nil {
+		r.log.Warn("snapshots cannot be listed", "error", err)
+		return dataflow.PartReport{}, false
+	}
+	for _, p := range parts {
+		if p.Generation == r.rec.Generation {
+			rep, err := dataflow.ReportOf(p)
+			return rep, err == nil
+		}
+	}
+	return dataflow.PartReport{}, false
 }
 
 // report returns the durable part of an epoch, from this run or from the store.

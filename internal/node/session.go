@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -584,14 +587,29 @@ func (r *runner) handedOver(pos abs.Position) bool {
 	return task != nil && task.Status().HandedOver >= pos
 }
 
-// hubMQTT is the MQTT listener that an agent with an embedded server announces, by name the first.
+// hubMQTT is the MQTT listener that an agent with an embedded server announces: by name the first that
+// lives, else the first. One that listens on its own machine, or everywhere, is reached where this
+// agent reaches its NATS server.
 func (a *Agent) hubMQTT() string {
+	found := ""
 	for _, rec := range a.peers.list() {
-		if rec.MQTT != "" {
-			return rec.MQTT
+		if rec.MQTT != "" && (found == "" || a.peers.alive(rec.Name)) {
+			found = rec.MQTT
+			if a.peers.alive(rec.Name) {
+				break
+			}
 		}
 	}
-	return ""
+	host, port, err := net.SplitHostPort(found)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		if u, err := url.Parse(strings.Split(a.opt.NATS, ",")[0]); err == nil && u.Hostname() != "" {
+			host = u.Hostname()
+		}
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // loadPeers brings back the copies of other agents' records.

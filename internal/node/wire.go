@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -155,6 +156,9 @@ func (r *runner) sink(s job.SinkTask) (dataflow.Sink, error) {
 	case s.MQTT != nil:
 		return r.mqttSink(s)
 	case s.File != nil:
+		if err := os.MkdirAll(filepath.Join(r.a.opt.Data, "files"), 0o750); err != nil {
+			return nil, err
+		}
 		return local.NewFileSink(local.FileSinkConfig{Path: r.filePath(s.File.Path), Line: s.File.Line}, r.localDeps())
 	case s.Log != nil:
 		return local.NewLogSink(local.LogSinkConfig{Name: s.Name}, r.localDeps())

@@ -96,7 +96,8 @@ func (a *Agent) sendAckList(job string, list ackList) {
 }
 
 // mergeAcks adds acknowledgements to those of an earlier life of this agent. The first one of a task
-// holds, unless it was a failure: an initial epoch takes a later one in its place.
+// holds, unless it was a failure, since an initial epoch takes a later one in its place, or is of an
+// earlier life of the job.
 func mergeAcks(ctx context.Context, kv *wnats.KV, key string, list ackList) error {
 	e, err := kv.Get(ctx, key)
 	if err != nil {
@@ -112,7 +113,7 @@ func mergeAcks(ctx context.Context, kv *wnats.KV, key string, list ackList) erro
 		switch {
 		case i < 0:
 			have.Acks, changed = append(have.Acks, ack), true
-		case have.Acks[i].Failed != "" && ack.Failed == "":
+		case have.Acks[i].Generation < ack.Generation, have.Acks[i].Failed != "" && ack.Failed == "":
 			have.Acks[i], changed = ack, true
 		}
 	}
@@ -143,8 +144,14 @@ func (a *Agent) attempt(what, key string, f func(context.Context) error) bool {
 func (a *Agent) answer(r *runner, rec abs.EpochRecord) {
 	switch rec.State {
 	case abs.Started:
-		if rep, ok := r.report(rec.Epoch); ok {
-			a.acks.push(ackJob{r.rec.Name, r.ackOf(rep)})
+		rep, ok := r.report(rec.Epoch)
+		if !ok && rec.Initial {
+			rep, ok = r.initialReport()
+		}
+		if ok {
+			ack := r.ackOf(rep)
+			ack.Epoch = rec.Epoch
+			a.acks.push(ackJob{r.rec.Name, ack})
 		}
 	case abs.Committed:
 		part, ok := rec.Parts[r.task.ID]
@@ -337,21 +344,28 @@ func (a *Agent) openPack(ctx context.Context, name string) (io.ReadCloser, error
 	return r, nil
 }
 
-// forgetSession removes the session that a deleted job's source keeps at its broker. It is a
-// courtesy: a broker that is away keeps it.
-func (a *Agent) forgetSession(h *hostedJob, rec jobRecord, t *job.Task) {
+// forgetSessions removes the sessions that a deleted job's task keeps at its brokers. It is a courtesy:
+// a broker that is away keeps them.
+func (a *Agent) forgetSessions(h *hostedJob, rec jobRecord, t *job.Task) {
 	r, err := newRunner(a, h, rec, t)
 	if err != nil {
 		return
 	}
-	if _, err := r.source(); err != nil {
-		return
+	if t.Source != nil {
+		if _, err := r.source(); err != nil {
+			return
+		}
+	}
+	for _, s := range t.Sinks {
+		if _, err := r.sink(s); err != nil {
+			return
+		}
 	}
 	a.background(func() {
 		ctx, cancel := context.WithTimeout(a.life, 10*time.Second)
 		defer cancel()
 		if err := r.forgetSessions(ctx); err != nil {
-			r.log.Warn("the session at the broker was not removed: it may queue messages", "error", err)
+			r.log.Warn("a session at a broker was not removed: it may queue messages", "error", err)
 		}
 	})
 }
