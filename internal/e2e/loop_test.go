@@ -66,6 +66,7 @@ func TestLoopIsExactOverKills(t *testing.T) {
 	s.kill(s.hub, s.far)
 	s.send(300)
 	s.must(s.stop())
+	t.Logf("stopped with %d of %d readings out of the loop", len(s.lines(s.hub, "alarms.txt")), s.sent*loopMachines)
 	s.must(s.apply())
 	s.send(300)
 	s.kill(s.far, s.hub)
