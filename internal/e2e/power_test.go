@@ -58,16 +58,21 @@ func (s *site) replicatedAfter(epoch uint64) uint64 {
 	return newest
 }
 
-// sameGeneration checks that the job and all its tasks run in a generation.
+// sameGeneration waits until the job and all its tasks run, and checks in which generation.
 func (s *site) sameGeneration(gen uint32) {
 	s.t.Helper()
-	j := s.job()
-	if j.Generation != gen || j.State != api.JobRunning || len(j.Tasks) != 4 {
-		s.t.Errorf("job: generation %d, %s, %d tasks; want generation %d, running, 4 tasks", j.Generation, j.State, len(j.Tasks), gen)
-	}
+	var j api.Job
+	s.until(startPatience, "the job and its tasks to run", func(context.Context) bool {
+		j = s.job()
+		running := j.State == api.JobRunning && len(j.Tasks) == 4
+		for _, task := range j.Tasks {
+			running = running && task.State == api.TaskRunning
+		}
+		return running
+	})
 	for _, task := range j.Tasks {
-		if task.Generation != gen || task.State != api.TaskRunning {
-			s.t.Errorf("task %s: generation %d, %s; want generation %d, running", task.ID, task.Generation, task.State, gen)
+		if task.Generation != gen || j.Generation != gen {
+			s.t.Errorf("job in generation %d, task %s in %d; want %d", j.Generation, task.ID, task.Generation, gen)
 		}
 	}
 }
