@@ -3,6 +3,8 @@ package nats
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -38,8 +40,6 @@ var (
 )
 
 const (
-	// identityKey in Meta holds the cluster's identity.
-	identityKey = "identity"
 	// presentKey is in every bucket from the beginning, never shown, and no [Key]. A bucket without
 	// it has lost what was in it, even if the server knows its name.
 	presentKey = "=present"
@@ -76,7 +76,8 @@ func (c *Conn) bucketName(name string) string { return c.names.prefix + "-" + na
 
 // Cluster is what [Conn.Ensure] found.
 type Cluster struct {
-	// ID is random and made once; another one says that the whole control plane is another one.
+	// ID is made of what is random about each bucket and object store; another one says that the
+	// control plane, or a part of it, is another one: what it held must be brought to it again.
 	ID string
 	// Created lists the buckets and object stores that were missing, or empty where they should not
 	// be; one agent alone gets this. If the identity is known all the same, the server has lost them.
@@ -86,10 +87,13 @@ type Cluster struct {
 // Ensure creates the buckets and object stores that are missing and returns the cluster's identity.
 func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
 	var cl Cluster
-	ensure := func(name string, create func(context.Context, string) (bool, error)) error {
+	identity := sha256.New()
+	ensure := func(name string, create func(context.Context, string) (id string, made bool, err error)) error {
 		made := false
 		err := c.control.request(ctx, func(ctx context.Context) (err error) {
-			made, err = create(ctx, c.bucketName(name))
+			var id string
+			id, made, err = create(ctx, c.bucketName(name))
+			fmt.Fprintf(identity, "%s %s\n", name, id)
 			return err
 		})
 		if err != nil {
@@ -110,13 +114,13 @@ func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
 			return cl, err
 		}
 	}
-	id, err := c.identity(ctx)
-	cl.ID = id
-	return cl, err
+	cl.ID = hex.EncodeToString(identity.Sum(nil)[:16])
+	return cl, nil
 }
 
-// ensureBucket creates a bucket if it is missing and reports whether it was, or what was in it.
-func (c *Conn) ensureBucket(ctx context.Context, name string) (bool, error) {
+// ensureBucket creates a bucket if it is missing and reports whether it was, or what was in it. The
+// bucket's identity is a key in it, so that it goes with what is in it.
+func (c *Conn) ensureBucket(ctx context.Context, name string) (id string, made bool, err error) {
 	h, err := c.control.js.KeyValue(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		h, err = c.control.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
@@ -128,23 +132,18 @@ func (c *Conn) ensureBucket(ctx context.Context, name string) (bool, error) {
 		h, err = c.control.js.KeyValue(ctx, name)
 	}
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
-	_, err = h.Create(ctx, presentKey, nil)
-	if errors.Is(err, jetstream.ErrKeyExists) {
-		return false, nil
+	id = rand.Text()
+	_, err = h.Create(ctx, presentKey, []byte(id))
+	if !errors.Is(err, jetstream.ErrKeyExists) {
+		return id, err == nil, err
 	}
-	return err == nil, err
-}
-
-func (c *Conn) identity(ctx context.Context) (string, error) {
-	kv := c.KV(Meta)
-	_, err := kv.Create(ctx, identityKey, []byte(rand.Text()))
-	if err != nil && !errors.Is(err, ErrConflict) {
-		return "", err
+	v, err := h.Get(ctx, presentKey)
+	if err != nil {
+		return "", false, err
 	}
-	e, err := kv.Get(ctx, identityKey)
-	return string(e.Value), err
+	return string(v.Value()), false, nil
 }
 
 // do runs one operation within its time limit. The library's handle is kept until an operation finds

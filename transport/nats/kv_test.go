@@ -56,8 +56,12 @@ func TestEnsure(t *testing.T) {
 		t.Fatal(err)
 	}
 	cl, err := c.Ensure(ctx)
-	if err != nil || cl.ID != id || !slices.Equal(cl.Created, []string{"jobs"}) {
+	if err != nil || cl.ID == id || !slices.Equal(cl.Created, []string{"jobs"}) {
 		t.Errorf("after the loss of a bucket: %+v, %v", cl, err)
+	}
+	id = cl.ID
+	if again, err := c.Ensure(ctx); err != nil || again.ID != id || again.Created != nil {
+		t.Errorf("a second time: %+v, %v", again, err)
 	}
 	st, err := c.control.js.Stream(ctx, "KV_weir-checkpoints")
 	if err == nil {
@@ -66,9 +70,17 @@ func TestEnsure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cl, err := c.Ensure(ctx); err != nil || cl.ID != id || !slices.Equal(cl.Created, []string{"checkpoints"}) {
+	if cl, err = c.Ensure(ctx); err != nil || cl.ID == id || !slices.Equal(cl.Created, []string{"checkpoints"}) {
 		t.Errorf("after the loss of what was in a bucket: %+v, %v", cl, err)
 	}
+	id = cl.ID
+	if err := c.control.js.DeleteObjectStore(ctx, "weir-modules"); err != nil {
+		t.Fatal(err)
+	}
+	if cl, err = c.Ensure(ctx); err != nil || cl.ID == id || !slices.Equal(cl.Created, []string{"modules"}) {
+		t.Errorf("after the loss of an object store: %+v, %v", cl, err)
+	}
+	id = cl.ID
 	if err := c.control.js.DeleteStream(ctx, "KV_weir-meta"); err != nil {
 		t.Fatal(err)
 	}

@@ -50,18 +50,36 @@ func (o *Objects) stream() string { return "OBJ_" + o.name() }
 func (o *Objects) chunks() string { return "$O." + o.name() + ".C." }
 
 // ensureStore creates an object store if it is missing and reports whether it did.
-func (c *Conn) ensureStore(ctx context.Context, name string) (bool, error) {
-	_, err := c.control.js.ObjectStore(ctx, name)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return false, err
+func (c *Conn) ensureStore(ctx context.Context, name string) (id string, made bool, err error) {
+	st, err := c.control.js.ObjectStore(ctx, name)
+	if err == nil {
+		return storeID(ctx, st)
 	}
-	_, err = c.control.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return "", false, err
+	}
+	st, err = c.control.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 		Bucket: name, Storage: jetstream.FileStorage, Metadata: map[string]string{metaID: rand.Text()},
 	})
-	if errors.Is(err, jetstream.ErrBucketExists) {
-		return false, nil
+	if errors.Is(err, jetstream.ErrBucketExists) { // another agent was faster
+		if st, err = c.control.js.ObjectStore(ctx, name); err == nil {
+			return storeID(ctx, st)
+		}
 	}
-	return err == nil, err
+	if err != nil {
+		return "", false, err
+	}
+	id, _, err = storeID(ctx, st)
+	return id, err == nil, err
+}
+
+// storeID is what is random about an object store.
+func storeID(ctx context.Context, st jetstream.ObjectStore) (id string, made bool, err error) {
+	status, err := st.Status(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	return status.Metadata()[metaID], false, nil
 }
 
 func (o *Objects) fail(what, name string, err error) error {

@@ -273,8 +273,8 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 			}
 			c = connect(t, ConnectOptions{Server: s})
 			cl := ensure(t, c)
-			if (cl.ID == id) != test.kept {
-				t.Errorf("identity %s, before the damage %s", cl.ID, id)
+			if cl.ID == id {
+				t.Errorf("the identity %s is that from before the damage", id)
 			}
 			if _, err := c.KV(Agents).Get(testContext(t), "k"); (err == nil) != test.kept {
 				t.Errorf("undamaged bucket: %v", err)
