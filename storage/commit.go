@@ -272,10 +272,8 @@ func (l *Log) newSegment(base abs.Position) (*segment, error) {
 	old.f = nil
 	old.recent = nil
 	l.restoreBallast()
-	seg := &segment{
-		number: h.number, base: base, last: base - 1, start: int64(len(encoded)), length: int64(len(encoded)),
-		streams: map[uint32]span{}, f: f,
-	}
+	seg := newSegmentAt(h, int64(len(encoded)))
+	seg.f = f
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old.empty() {

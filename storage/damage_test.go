@@ -306,6 +306,21 @@ func TestTruncationFreesAFullDisk(t *testing.T) {
 	}
 }
 
+// TestOpenOnAFullDisk: a log must open without any room, for which it keeps some.
+func TestOpenOnAFullDisk(t *testing.T) {
+	c, m := newCutFS(), newLogModel()
+	fillScript(t, c, m, false)
+	c.room = c.used()
+	l, err := OpenLog("d", smallLog(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := m.reopened(t, l); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFailedSyncs lets syncs fail, losing what was written and damaging the block where it began. The
 // log must write it all again elsewhere.
 func TestFailedSyncs(t *testing.T) {

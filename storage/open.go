@@ -110,17 +110,15 @@ func (l *Log) examineSegments(fd *finding, numbers []uint64) error {
 	for _, s := range h.streams {
 		fd.streams[s.id] = &s
 	}
-	last := &segment{number: h.number, base: h.base, last: h.base - 1, start: start, length: start, streams: map[uint32]span{}}
+	last := newSegmentAt(h, start)
 	removed, err := l.examineLast(fd, last)
 	if err != nil {
 		return err
 	}
 	for _, e := range h.earlier {
-		if slices.Contains(removed, e.number) {
+		again := e.base >= last.base && last.last >= e.last // all of it has been written again
+		if again || slices.Contains(removed, e.number) {
 			continue
-		}
-		if e.base >= last.base && last.last >= e.last {
-			continue // all of it has been written again
 		}
 		seg, tail, err := l.examineSealed(h.log, e, overlap{last.base, last.last})
 		if err != nil {
@@ -137,12 +135,17 @@ func (l *Log) examineSegments(fd *finding, numbers []uint64) error {
 	if !last.empty() {
 		fd.segs = append(fd.segs, last)
 	}
+	l.findSurplus(fd, numbers)
+	return nil
+}
+
+// findSurplus finds the files of segments that are no part of the log.
+func (l *Log) findSurplus(fd *finding, numbers []uint64) {
 	for _, n := range numbers {
 		if !slices.ContainsFunc(fd.segs, func(s *segment) bool { return s.number == n }) {
 			fd.surplus = append(fd.surplus, segmentName(l.dir, n))
 		}
 	}
-	return nil
 }
 
 func (l *Log) readHeader(number uint64) (header, int64, error) {
@@ -191,8 +194,50 @@ type overlap struct{ base, last abs.Position }
 // examineSealed verifies a segment that a later one lists: all of it must be there, but for what the
 // last segment has instead. If that should have the end of this one and has not, the end is returned.
 func (l *Log) examineSealed(log uint64, want sealed, over overlap) (*segment, *tailEnd, error) {
-	h, start, err := l.readHeader(want.number)
+	seg, f, err := l.openSealed(log, want)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	overlapped := want.last >= over.base
+	covered := overlapped && over.last >= want.last
+	if covered {
+		want.last = over.base - 1
+	}
+	r := l.reader(f, seg, log)
+	r.end = want.length
+	again := int64(-1) // where the end begins that the last segment lacks
+	for !covered || r.next <= want.last {
+		at := r.off
+		if overlapped && !covered && again < 0 && r.next == over.base {
+			again = at
+		}
+		rec, err := r.read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = seg.takeFrom(r, rec, at, nil)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	seg.length = r.off
+	if seg.last != want.last {
+		return nil, nil, r.corrupt(fmt.Errorf("it ends at position %d, not %d", seg.last, want.last))
+	}
+	if again < 0 {
+		return seg, nil, nil
+	}
+	tail, err := readTail(f, seg, again)
+	return seg, tail, err
+}
+
+// openSealed opens a segment that must be there and belong to the log.
+func (l *Log) openSealed(log uint64, want sealed) (*segment, file, error) {
 	name := segmentName(l.dir, want.number)
+	h, start, err := l.readHeader(want.number)
 	if isMissing(err) {
 		return nil, nil, fmt.Errorf("%w: %s at offset 0: the segment is missing", ErrCorrupt, name)
 	}
@@ -203,44 +248,12 @@ func (l *Log) examineSealed(log uint64, want sealed, over overlap) (*segment, *t
 		return nil, nil, fmt.Errorf("%w: %s at offset 16: the segment belongs to another log", ErrCorrupt, name)
 	}
 	f, err := l.opt.fs.OpenFile(name, os.O_RDONLY)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	seg := &segment{number: want.number, base: want.base, last: want.base - 1, start: start, length: start, streams: map[uint32]span{}}
-	overlapped := want.last >= over.base
-	covered := overlapped && over.last >= want.last
-	if covered {
-		want.last = over.base - 1
-	}
-	r := l.reader(f, seg, log)
-	r.end = want.length
-	again := int64(-1) // where the overlap begins
-	for !covered || r.next <= want.last {
-		at := r.off
-		if overlapped && !covered && again < 0 && r.next == over.base {
-			again = at
-		}
-		rec, err := r.read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := seg.take(rec, at, nil); err != nil {
-			return nil, nil, r.corrupt(err)
-		}
-	}
-	seg.length = r.off
-	if seg.last != want.last {
-		return nil, nil, fmt.Errorf("%w: %s at offset %d: it ends at position %d, not %d", ErrCorrupt, name, r.off, seg.last, want.last)
-	}
-	if again < 0 {
-		return seg, nil, nil
-	}
-	tail, err := readTail(f, seg, again)
-	return seg, tail, err
+	return newSegmentAt(h, start), f, err
+}
+
+// newSegmentAt is a segment of which nothing but the header is known.
+func newSegmentAt(h header, start int64) *segment {
+	return &segment{number: h.number, base: h.base, last: h.base - 1, start: start, length: start, streams: map[uint32]span{}}
 }
 
 func (l *Log) reader(f io.ReaderAt, seg *segment, log uint64) *segmentReader {
@@ -250,8 +263,16 @@ func (l *Log) reader(f io.ReaderAt, seg *segment, log uint64) *segmentReader {
 	}
 }
 
+// takeFrom is take with an error that says where.
+func (s *segment) takeFrom(r *segmentReader, rec record, at int64, apply func(commit)) error {
+	if err := s.take(rec, apply, at); err != nil {
+		return fmt.Errorf("%w: %s at offset %d: %w", ErrCorrupt, r.name, at, err)
+	}
+	return nil
+}
+
 // take adds a record that was read at an offset.
-func (s *segment) take(rec record, at int64, apply func(commit)) error {
+func (s *segment) take(rec record, apply func(commit), at int64) error {
 	if rec.kind == kindCommit {
 		c, err := parseCommit(rec.data)
 		if err != nil {
@@ -295,10 +316,7 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if errors.Is(err, ErrCorrupt) {
-			if err := checkTorn(f, r, err); err != nil {
-				return nil, err
-			}
+		if errors.Is(err, ErrCorrupt) && checkTorn(f, r, &err) {
 			fd.closed = false
 			break
 		}
@@ -309,8 +327,8 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 			again = at
 		}
 		fd.closed = false
-		if err := seg.take(rec, at, apply); err != nil {
-			return nil, r.corrupt(err)
+		if err := seg.takeFrom(r, rec, at, apply); err != nil {
+			return nil, err
 		}
 	}
 	seg.length = r.off
@@ -319,17 +337,19 @@ func (l *Log) examineLast(fd *finding, seg *segment) (removed []uint64, err erro
 	return removed, err
 }
 
-// checkTorn tells a torn tail, which it accepts, from damage to what had been durable: a commit is
+// checkTorn tells a torn tail from damage to what had been durable, and then says why: a commit is
 // written only when everything before it is durable.
-func checkTorn(f file, r *segmentReader, bad error) error {
+func checkTorn(f file, r *segmentReader, bad *error) bool {
 	rest := make([]byte, r.end-r.off)
 	if _, err := f.ReadAt(rest, r.off); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read %s: %w", r.name, err)
+		*bad = fmt.Errorf("read %s: %w", r.name, err)
+		return false
 	}
 	if at := findCommit(rest, r.seed, 1, r.next); at >= 0 {
-		return fmt.Errorf("%w (a later commit at offset %d is whole)", bad, r.off+int64(at))
+		*bad = fmt.Errorf("%w (a later commit at offset %d is whole)", *bad, r.off+int64(at))
+		return false
 	}
-	return nil
+	return true
 }
 
 // readTail reads a segment from an offset on.
@@ -432,11 +452,10 @@ func (l *Log) startSegment(base abs.Position) error {
 	if err != nil {
 		return err
 	}
-	size := int64(len(encoded))
-	l.segs = append(l.segs, &segment{
-		number: h.number, base: base, last: base - 1, start: size, length: size, streams: map[uint32]span{}, f: f,
-	})
-	l.used += size
+	seg := newSegmentAt(h, int64(len(encoded)))
+	seg.f = f
+	l.segs = append(l.segs, seg)
+	l.used += seg.length
 	l.last = base - 1
 	l.synced.Store(uint64(base - 1))
 	l.restoreBallast()
