@@ -113,7 +113,7 @@ func (g *IngestLog) DeadLetter(rec frame.Record, reason string, durable func()) 
 func (g *IngestLog) Barrier(epoch abs.Epoch, final bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if epoch <= g.last {
+	if epoch <= g.last || g.closed && !final {
 		return nil
 	}
 	if _, err := g.log.Append(EntryBarrier, barrierEntry{epoch, final}.encode()); err != nil {

@@ -130,12 +130,13 @@ func TestIngestBarriers(t *testing.T) {
 	if err := appends(); !errors.Is(err, ErrClosed) {
 		t.Fatalf("behind the final barrier: %v", err)
 	}
+	barrier(6, true) // the final epoch again, under another number
 	g.Reopen()
 	barrier(4, false)
 	if err := appends(); err != nil {
 		t.Fatal(err)
 	}
-	barrier(5, false)
+	barrier(7, false)
 	var got []string
 	for _, e := range log.entries {
 		if e.Kind == EntryIngest {
@@ -148,7 +149,7 @@ func TestIngestBarriers(t *testing.T) {
 		}
 		got = append(got, fmt.Sprint(b.epoch, " ", b.final))
 	}
-	if want := []string{"epoch 2 false", "data", "epoch 4 true", "data", "epoch 5 false"}; !slices.Equal(got, want) {
+	if want := []string{"epoch 2 false", "data", "epoch 4 true", "epoch 6 true", "data", "epoch 7 false"}; !slices.Equal(got, want) {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 	mustEqual(t, "records", g.Records(), 2)

@@ -42,7 +42,10 @@ func (t *Task) start(ctx context.Context) error {
 		}
 	}
 	t.stats.epoch.Store(uint64(t.durable))
-	best := newest(parts, t.spec.Generation)
+	best, err := t.choose(parts, nil)
+	if err != nil {
+		return err
+	}
 	if best != nil {
 		t.started = true
 		if err := t.restore(ctx, *best, "L1", "the agent started"); err != nil {
@@ -66,18 +69,24 @@ func (t *Task) reportAgain(p PartInfo) error {
 	return err
 }
 
-// newest is the generation's part that is furthest in the log, nil if there is none.
-func newest(parts []PartInfo, gen abs.Generation) *PartInfo {
-	var best *PartInfo
-	for i, p := range parts {
-		if p.Generation != gen {
-			continue
+// choose picks the part to restore: the one furthest in the log from which every needed number is made
+// again. Nil if there is none.
+func (t *Task) choose(parts []PartInfo, needs map[abs.ChannelID]abs.Seq) (*PartInfo, error) {
+	var of []abs.PartSummary
+	for _, p := range parts {
+		r, err := ReportOf(p)
+		if err != nil {
+			return nil, err
 		}
-		if best == nil || p.Pos > best.Pos || p.Pos == best.Pos && p.Version > best.Version {
-			best = &parts[i]
+		of = append(of, abs.PartSummary{Version: uint64(p.Version), Generation: p.Generation, Pos: p.Pos, Cut: r.Cut})
+	}
+	d := abs.Choose(of, abs.Ask{Generation: t.spec.Generation, Needs: needs, ReplicaTried: true})
+	for i, p := range parts {
+		if d.Kind == abs.RestorePart && uint64(p.Version) == d.Version {
+			return &parts[i], nil
 		}
 	}
-	return best
+	return nil, nil
 }
 
 // begin starts the task in a generation that it has no part of: from what an older generation has
@@ -367,18 +376,9 @@ func (t *Task) rewind(ctx context.Context, o *outlet, from abs.Seq) error {
 	if err != nil {
 		return err
 	}
-	var best *PartInfo
-	for i, p := range parts {
-		if p.Generation != t.spec.Generation {
-			continue
-		}
-		m, err := decodeMeta(p)
-		if err != nil {
-			return err
-		}
-		if m.Out[o.ID].Sent < from && (best == nil || p.Pos >= best.Pos) {
-			best = &parts[i]
-		}
+	best, err := t.choose(parts, map[abs.ChannelID]abs.Seq{o.ID: from})
+	if err != nil {
+		return err
 	}
 	if best == nil {
 		return fmt.Errorf("channel %s: the receiver lacks number %d and later ones: %w: no snapshot of %s is from before it", o.ID, from, ErrGap, t.spec.Name())
@@ -416,7 +416,10 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	best := newest(parts, t.spec.Generation)
+	best, err := t.choose(parts, nil)
+	if err != nil {
+		return false, err
+	}
 	if best == nil {
 		return false, fmt.Errorf("before the first snapshot: %w", cause)
 	}
@@ -448,7 +451,10 @@ func (t *Task) overtake(ctx context.Context, cause error) (bool, error) {
 		return false, err
 	}
 	t.behind = ""
-	best := newest(parts, t.spec.Generation)
+	best, err := t.choose(parts, nil)
+	if err != nil {
+		return false, err
+	}
 	if best == nil || best.Pos <= t.pos {
 		return false, cause
 	}
