@@ -194,7 +194,7 @@ func (c *Coordinator) markReplicated() *Write {
 		v := c.records[e]
 		if parts, all := c.withPacks(v.Record); all {
 			r := v.Record
-			r.State, r.Parts = Replicated, parts
+			r.State, r.Parts, r.ReplicatedMs = Replicated, parts, c.now
 			return c.revise(v, r)
 		}
 	}

@@ -67,6 +67,8 @@ type EpochRecord struct {
 	// display only.
 	StartedMs int64 `json:"started_ms,omitempty"`
 	EndedMs   int64 `json:"ended_ms,omitempty"`
+	// ReplicatedMs likewise.
+	ReplicatedMs int64 `json:"replicated_ms,omitempty"`
 }
 
 // Counts says whether the checkpoint counts: logs, streams and old snapshots may be truncated to it

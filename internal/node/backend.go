@@ -726,6 +726,9 @@ func checkpointOf(job string, rec abs.EpochRecord) api.Checkpoint {
 	if rec.EndedMs > rec.StartedMs {
 		c.TookMS = float64(rec.EndedMs - rec.StartedMs)
 	}
+	if rec.ReplicatedMs > rec.EndedMs {
+		c.ReplicateMS = float64(rec.ReplicatedMs - rec.EndedMs)
+	}
 	for _, p := range rec.Parts {
 		c.Bytes += p.Bytes
 		c.AlignMS = max(c.AlignMS, float64(p.AlignMs))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -235,19 +236,24 @@ func (h *hostedJob) epoch(rec abs.EpochRecord) error {
 func (h *hostedJob) forgetEpochs() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var manifests []abs.Epoch
+	var manifests, savepoints []abs.Epoch
 	for e, r := range h.epochs {
-		if r.Manifest() && r.Savepoint == "" {
+		switch {
+		case r.Manifest() && r.Savepoint == "":
 			manifests = append(manifests, e)
+		case r.Manifest():
+			savepoints = append(savepoints, e)
 		}
 	}
+	sort.Slice(savepoints, func(i, j int) bool { return savepoints[i] > savepoints[j] })
+	kept := savepoints[:min(len(savepoints), keptSavepoints)]
 	if len(manifests) <= keptManifests {
 		return nil
 	}
 	sort.Slice(manifests, func(i, j int) bool { return manifests[i] > manifests[j] })
 	oldest := manifests[keptManifests-1]
 	for e, r := range h.epochs {
-		if e >= oldest || r.Savepoint != "" {
+		if e >= oldest || slices.Contains(kept, e) {
 			continue
 		}
 		if r.Manifest() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,8 @@ const (
 	tidyEvery = 30 * time.Second
 	// keptRecords is how many epochs of a job remain to be listed.
 	keptRecords = 32
+	// keptSavepoints is how many checkpoints that were asked for are kept beyond that, the newest.
+	keptSavepoints = 16
 	// clientPatience is how much later an agent without a server of its own strives for the lease:
 	// the agent beside the server loses touch with it last.
 	clientPatience = 10 * time.Second
@@ -137,8 +140,8 @@ func (l *lead) watch(ctx context.Context, take func(context.Context, string, wna
 }
 
 func (l *lead) onEpoch(ctx context.Context, job string, e wnats.Event) {
-	var rec abs.EpochRecord
-	if j := l.jobs[job]; j != nil && json.Unmarshal(e.Value, &rec) == nil {
+	rec, err := abs.DecodeRecord(e.Value)
+	if j := l.jobs[job]; j != nil && err == nil {
 		l.step(ctx, j, abs.RecordSeen{Record: rec, Revision: e.Revision})
 	}
 }
@@ -155,8 +158,8 @@ func (l *lead) onAck(ctx context.Context, job string, e wnats.Event) {
 }
 
 func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
-	var ack abs.ReplicaAck
-	if j := l.jobs[job]; j != nil && json.Unmarshal(e.Value, &ack) == nil {
+	ack, err := abs.DecodeReplicaAck(e.Value)
+	if j := l.jobs[job]; j != nil && err == nil {
 		l.step(ctx, j, ack)
 	}
 }
@@ -246,7 +249,7 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 	switch kind {
 	case kindEpoch:
 		v := abs.VersionedRecord{Revision: e.Revision}
-		err = json.Unmarshal(e.Value, &v.Record)
+		v.Record, err = abs.DecodeRecord(e.Value)
 		out.Records = append(out.Records, v)
 	case kindAck:
 		var list ackList
@@ -254,7 +257,7 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 		out.Acks = append(out.Acks, list.Acks...)
 	case kindReplica:
 		var ack abs.ReplicaAck
-		err = json.Unmarshal(e.Value, &ack)
+		ack, err = abs.DecodeReplicaAck(e.Value)
 		out.Replicas = append(out.Replicas, ack)
 	}
 	return err
@@ -305,6 +308,7 @@ func (l *lead) now() int64 { return l.a.stopwatch().Milliseconds() }
 func (l *lead) write(ctx context.Context, j *led, w abs.Write) abs.Actions {
 	kv, key := l.a.conn.KV(wnats.Checkpoints), epochKey(j.rec.Name, w.Record.Epoch)
 	w.Record.StartedMs, w.Record.EndedMs = l.wall(w.Record.StartedMs), l.wall(w.Record.EndedMs)
+	w.Record.ReplicatedMs = l.wall(w.Record.ReplicatedMs)
 	value, err := json.Marshal(w.Record)
 	if err != nil {
 		panic(err)
@@ -323,8 +327,7 @@ func (l *lead) write(ctx context.Context, j *led, w abs.Write) abs.Actions {
 		l.a.log.Warn("epoch record not written", "job", j.rec.Name, "epoch", uint64(w.Record.Epoch), "error", err)
 	}
 	if e, err := kv.Get(ctx, key); err == nil {
-		var rec abs.EpochRecord
-		if json.Unmarshal(e.Value, &rec) == nil {
+		if rec, err := abs.DecodeRecord(e.Value); err == nil {
 			j.coord.Step(abs.RecordSeen{Record: rec, Revision: e.Revision}, l.now())
 		}
 	}
@@ -441,7 +444,8 @@ func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
 		if kind == kindEpoch {
 			limit = max(needed, keptRecords) - keptRecords
 		}
-		for _, key := range keys {
+		saved := 0
+		for _, key := range slices.Backward(keys) {
 			parts, err := wnats.SplitKey(key)
 			if err != nil || len(parts) < 3 {
 				continue
@@ -451,7 +455,9 @@ func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
 				continue
 			}
 			if kind == kindEpoch && l.savepoint(ctx, kv, key) {
-				continue
+				if saved++; saved <= keptSavepoints {
+					continue
+				}
 			}
 			if err := kv.Delete(ctx, key); err != nil {
 				return err

@@ -429,7 +429,7 @@ func (w *epochWatch) on(e wnats.Event) error {
 		return nil
 	}
 	je := jobEpoch{job: names[1]}
-	if err := json.Unmarshal(e.Value, &je.rec); err != nil {
+	if je.rec, err = abs.DecodeRecord(e.Value); err != nil {
 		w.a.log.Error("epoch record cannot be read and is ignored", "key", e.Key, "error", err)
 		return nil
 	}
