@@ -197,22 +197,44 @@ func newest(list []part) (part, bool) {
 // that is not full holds the changes since the newest usable part. Of two changes of one key the
 // later counts.
 func (s *Store) Save(info dataflow.PartInfo, changes []dataflow.Change) error {
-	if info.Task == "" || info.Version == 0 {
-		return fmt.Errorf("save %s: a part needs a task and a version above 0", s.db.path)
-	}
-	sorted, err := sortChanges(info.Version, changes)
-	if err != nil {
-		return fmt.Errorf("save %s, task %s, version %d: %w", s.db.path, info.Task, info.Version, err)
-	}
-	err = s.db.update(func(tx *bolt.Tx) error {
-		t, err := s.makeTask(tx, info.Task)
-		if err != nil {
-			return err
+	return s.SaveAll(Part{info, changes})
+}
+
+// Part is a part to be saved, as the arguments of [Store.Save].
+type Part struct {
+	Info    dataflow.PartInfo
+	Changes []dataflow.Change
+}
+
+// SaveAll saves parts of different tasks in one transaction: all of them or, on an error, none. It
+// costs little more than one, since a commit does.
+func (s *Store) SaveAll(parts ...Part) error {
+	sorted := make([][]keyed, len(parts))
+	for i, p := range parts {
+		if p.Info.Task == "" || p.Info.Version == 0 {
+			return fmt.Errorf("save %s: a part needs a task and a version above 0", s.db.path)
 		}
-		return t.save(info, sorted)
+		var err error
+		if sorted[i], err = sortChanges(p.Info.Version, p.Changes); err != nil {
+			return fmt.Errorf("save %s, task %s, version %d: %w", s.db.path, p.Info.Task, p.Info.Version, err)
+		}
+	}
+	var at dataflow.PartInfo
+	err := s.db.update(func(tx *bolt.Tx) error {
+		for i, p := range parts {
+			at = p.Info
+			t, err := s.makeTask(tx, p.Info.Task)
+			if err != nil {
+				return err
+			}
+			if err := t.save(p.Info, sorted[i]); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("save %s, task %s, version %d: %w", s.db.path, info.Task, info.Version, err)
+		return fmt.Errorf("save %s, task %s, version %d: %w", s.db.path, at.Task, at.Version, err)
 	}
 	return nil
 }

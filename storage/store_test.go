@@ -671,3 +671,34 @@ func BenchmarkLoad(b *testing.B) {
 		}
 	}
 }
+
+// SaveAll saves all parts or none.
+func TestSaveAll(t *testing.T) {
+	s := newStore(t)
+	a := Part{dataflow.PartInfo{Task: "j/a", Version: 1, Full: true}, []dataflow.Change{{Space: dataflow.SpaceKeyed, Key: []byte("k"), Value: []byte("1")}}}
+	b := Part{dataflow.PartInfo{Task: "j/b", Version: 1, Full: true}, []dataflow.Change{{Space: dataflow.SpaceKeyed, Key: []byte("k"), Value: []byte("2")}}}
+	if err := s.SaveAll(a, Part{dataflow.PartInfo{Task: "j/b"}, nil}); err == nil {
+		t.Fatal("a part without a version was saved")
+	}
+	if parts, err := s.Parts("j/a"); err != nil || len(parts) != 0 {
+		t.Fatalf("half of what failed is there: %v, %v", parts, err)
+	}
+	if err := s.SaveAll(a, b); err != nil {
+		t.Fatal(err)
+	}
+	again := a
+	again.Info.Version = 2
+	if err := s.SaveAll(again, b); err == nil { // b's version does not ascend
+		t.Fatal("a version was saved twice")
+	}
+	for task, want := range map[string]string{"j/a": "1", "j/b": "2"} {
+		parts, err := s.Parts(task)
+		if err != nil || len(parts) != 1 {
+			t.Fatalf("parts of %s: %v, %v", task, parts, err)
+		}
+		got := ""
+		if err := s.Load(task, 1, func(c dataflow.Change) error { got += string(c.Value); return nil }); err != nil || got != want {
+			t.Fatalf("state of %s: %q, %v", task, got, err)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/dataflow/native"
+	"github.com/weir-stream/weir/storage"
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
@@ -29,7 +30,7 @@ const (
 
 // startWorkers starts what runs beside the tasks.
 func (a *Agent) startWorkers() {
-	a.background(func() { a.saves.each(a.life, a.saveOne) })
+	a.background(func() { a.saves.batches(a.life, a.saveAll) })
 	a.background(func() { a.acks.batches(a.life, a.sendAcks) })
 	a.background(func() { a.replicas.each(a.life, a.replicate) })
 	a.background(func() { a.purges.each(a.life, func(p purgeJob) { p.run(a.life) }) })
@@ -46,12 +47,41 @@ func (a *Agent) save(info dataflow.PartInfo, changes []dataflow.Change, done fun
 	a.saves.push(saveJob{info, changes, done})
 }
 
-func (a *Agent) saveOne(s saveJob) {
-	err := a.store.Save(s.info, s.changes)
-	if err != nil {
-		a.log.Error("snapshot not saved: it will be tried again", "task", s.info.Task, "epoch", uint64(s.info.Epoch), "error", err)
+// saveBytes bounds what is saved in one transaction, so that a large part delays no small one much.
+const saveBytes = 4 << 20
+
+// saveAll saves what has gathered, several parts in one transaction. If that fails each is tried alone,
+// so that one that cannot be saved holds up no other.
+func (a *Agent) saveAll(jobs []saveJob) {
+	for len(jobs) > 0 {
+		n, size := 0, int64(0)
+		for n < len(jobs) && (n == 0 || size+jobs[n].info.Bytes <= saveBytes) {
+			size += jobs[n].info.Bytes
+			n++
+		}
+		var parts []storage.Part
+		for _, j := range jobs[:n] {
+			parts = append(parts, storage.Part{Info: j.info, Changes: j.changes})
+		}
+		err := a.store.SaveAll(parts...)
+		for _, j := range jobs[:n] {
+			if err != nil && n > 1 {
+				a.saveAlone(j)
+			} else {
+				a.saved(j, err)
+			}
+		}
+		jobs = jobs[n:]
 	}
-	s.done(err)
+}
+
+func (a *Agent) saveAlone(j saveJob) { a.saved(j, a.store.Save(j.info, j.changes)) }
+
+func (a *Agent) saved(j saveJob, err error) {
+	if err != nil {
+		a.log.Error("snapshot not saved: it will be tried again", "task", j.info.Task, "epoch", uint64(j.info.Epoch), "error", err)
+	}
+	j.done(err)
 }
 
 // ackJob is an acknowledgement to be written.
