@@ -64,8 +64,8 @@ func TestLoopIsExactOverKills(t *testing.T) {
 	s.kill(s.hub)
 	s.send(300)
 	s.kill(s.hub, s.far)
-	s.send(600)
-	s.must(s.stop())
+	s.send(300)
+	s.feed(func() { s.must(s.stop()) })
 	came := len(s.lines(s.far, "learned-watch-0.txt")) + len(s.lines(s.far, "learned-watch-1.txt"))
 	t.Logf("stopped with %d of %d alarms back from the loop", came, len(s.lines(s.hub, "alarms.txt")))
 	s.must(s.apply())
@@ -158,17 +158,47 @@ func (s *loopSite) stop() error {
 // and returns when the loop is at work on them.
 func (s *loopSite) send(n int) {
 	s.t.Helper()
-	f, err := os.OpenFile(s.readings, os.O_WRONLY|os.O_APPEND, 0)
-	s.must(err)
 	before := len(s.lines(s.hub, "alarms.txt"))
+	s.must(s.write(n))
+	s.until("an alarm", func() bool { return len(s.lines(s.hub, "alarms.txt")) > before })
+}
+
+// feed appends readings, more than the loop can take, until do is done.
+func (s *loopSite) feed(do func()) {
+	s.t.Helper()
+	stop, stopped := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			if err := s.write(40); err != nil {
+				stopped <- err
+				return
+			}
+		}
+	}()
+	do()
+	close(stop)
+	s.must(<-stopped)
+}
+
+// write appends n readings of every machine.
+func (s *loopSite) write(n int) error {
+	f, err := os.OpenFile(s.readings, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
 	for range n {
 		s.sent++
 		for m := range loopMachines {
 			fmt.Fprintf(f, `{"m":"m%d","v":%d}`+"\n", m, s.sent)
 		}
 	}
-	s.must(f.Close())
-	s.until("an alarm", func() bool { return len(s.lines(s.hub, "alarms.txt")) > before })
+	return f.Close()
 }
 
 // kill kills agents as a power cut would, and starts them again.
