@@ -407,7 +407,7 @@ func (r *runner) launch() {
 		Floor: r.floor, Go: r.commit,
 	}
 	if len(r.t.in) > 0 {
-		run.in = &input{run: run, s: w.streams[r.t.id], grants: map[int]time.Duration{}}
+		run.in = &input{run: run, s: w.streams[r.t.id], grants: map[int]time.Duration{}, tails: map[int]tail{}}
 		env.Input = run.in
 	}
 	if len(r.t.edges) > 0 {
@@ -625,6 +625,19 @@ func (r *taskRun) try(err error) bool {
 
 // PartDurable implements [dataflow.Observer].
 func (r *taskRun) PartDurable(rep dataflow.PartReport) {
+	if w := r.w(); w.rules.countAside {
+		for _, p := range (store{r.agent().disk}).of(rep.Info.Task).list {
+			if own, err := dataflow.ReportOf(p.info); err == nil && p.info.Version == rep.Info.Version {
+				rep.Cut = own.Cut
+			}
+		}
+	}
+	if r.w().rules.truncateAtOnce {
+		if err := r.r.log.Truncate(rep.Info.Pos); err != nil {
+			r.w().fail("%v", err)
+		}
+		store{r.agent().disk}.drop(rep.Info.Task, uint64(rep.Info.Version))
+	}
 	r.r.reports[rep.Info.Epoch] = rep
 	delete(r.r.reports, rep.Info.Epoch-8)
 	r.r.p.ack(ackOf(rep))

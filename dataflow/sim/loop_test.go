@@ -8,10 +8,7 @@ import (
 // TestLoopRules wants that each rule of loops is needed: a seed that passes fails without it.
 func TestLoopRules(t *testing.T) {
 	crowded := func(p *profile) { p.window, p.padding, p.messages, p.batch = 1, 90_000, 40, 8 }
-	busy := func(p *profile) {
-		p.messages, p.pace, p.strikes, p.turn = 40, 40*time.Millisecond, 0.004, 50*time.Microsecond
-		p.checkpoints.IntervalMs, p.checkpoints.MinPauseMs, p.checkpoints.TimeoutMs = 100, 0, 4000
-	}
+	busy := func(p *profile) { busy(p); p.pace = 40 * time.Millisecond }
 	for _, c := range []struct {
 		name   string
 		topo   string

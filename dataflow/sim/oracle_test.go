@@ -79,8 +79,8 @@ func (o *oracle) item(c *plannedChannel, n uint64, content []byte) {
 // serving notes what a task is asked for.
 func (o *oracle) serving(r *taskRun, g dataflow.Grant) { o.grant[r] = g }
 
-// recovered: a task is only rewound for numbers that a stream has lost, or if it has just been restored
-// for a reason of its own.
+// recovered: a task is only rewound for numbers that a stream has lost. One that has just been restored
+// for a reason of its own may be rewound also for what its receiver has not yet read.
 func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 	if o.restore != nil {
 		return // from an old checkpoint, with all streams empty
@@ -93,7 +93,8 @@ func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 	g := o.grant[r]
 	c := o.w.topo.channels[g.Channel]
 	lost := o.w.streams[c.to.id].lost[g.Channel]
-	if g.Next > lost && (r.restored == 0 || o.w.now-r.restored > settling) {
+	unread := r.restored != 0 && o.w.now-r.restored < settling && o.w.streams[c.to.id].has(g.Channel, g.Next)
+	if g.Next > lost && !unread {
 		o.w.fail("%s is rewound for number %d of channel %s, of which the stream has lost nothing beyond %d", r.r.t.id, g.Next, c.id, lost)
 	}
 }

@@ -1,34 +1,187 @@
 package sim
 
 import (
+	"bytes"
+	"flag"
+	"testing"
+	"time"
+
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
 )
+
+var flagRule = flag.String("sim.rule", "", "leave this rule out (TestSeed), or look for it only (TestRules)")
 
 // rules are those left out: each field is one rule that is not kept.
 type rules struct {
 	handOverUnsynced  bool // outputs leave before the log is synced past their cause
 	forgetOrder       bool // order entries are not logged
+	forgetControl     bool // control items are not logged
+	forgetAligner     bool // a restored task's aligner begins anew
+	forgetFinished    bool // it does not know which epochs are over
+	forgetReserved    bool // after a restart all that is sent takes credit
 	ackBeforeStored   bool // a frame counts as handed over before the stream has it
 	purgeByPosition   bool // a purge takes all frames up to a place in the stream
+	truncateAtOnce    bool // log and older parts are given up as soon as a part is durable
+	countAside        bool // a part counts what is set aside as consumed
+	blindWrites       bool // epochs are written without compare-and-set
+	trustNumbers      bool // numbers are not checked before a commit
 	creditOnBackEdges bool // back edges take credit
 	forgetLoopLog     bool // what was in a loop at the cut is not restored
-	blindWrites       bool // epochs are written without compare-and-set
+}
+
+// ruleCase says where the absence of a rule shows.
+type ruleCase struct {
+	name   string
+	rules  rules
+	topo   string
+	faults []string
+	adjust func(*profile)
+}
+
+// busy is a profile in which barriers, records and faults meet often.
+func busy(p *profile) {
+	p.messages, p.pace, p.strikes, p.turn = 40, 20*time.Millisecond, 0.004, 50*time.Microsecond
+	p.checkpoints.IntervalMs, p.checkpoints.MinPauseMs, p.checkpoints.TimeoutMs = 100, 0, 4000
+}
+
+// large is a profile of records that are as large as frames, four of which may be under way.
+func large(p *profile) {
+	busy(p)
+	p.padding, p.window, p.poison = 90_000, 1, 0
+}
+
+var ruleCases = []ruleCase{
+	{"output-rule", rules{handOverUnsynced: true}, "merge", []string{"power"}, busy},
+	{"output-rule-local", rules{handOverUnsynced: true}, "local", []string{"power"}, busy},
+	{"order", rules{forgetOrder: true, forgetControl: true}, "merge", []string{"kill"}, busy},
+	{"order-of-data", rules{forgetOrder: true}, "chain", []string{"kill"}, busy},
+	{"order-of-control", rules{forgetControl: true}, "shuffle", nil, busy},
+	{"aligner", rules{forgetAligner: true}, "shuffle", []string{"kill", "task"}, busy},
+	{"finished", rules{forgetFinished: true}, "shuffle", nil, busy},
+	{"repeats-free", rules{forgetReserved: true}, "diamond", []string{"power-all", "site"}, large},
+	{"purge-subject", rules{purgeByPosition: true}, "shuffle", nil, busy},
+	{"truncate-counting", rules{truncateAtOnce: true}, "shuffle", []string{"empty", "tail"}, busy},
+	{"durability", rules{ackBeforeStored: true}, "chain", []string{"kill"}, busy},
+	{"numbers", rules{trustNumbers: true}, "shuffle", nil, busy},
+	{"next-number", rules{countAside: true}, "merge", []string{"kill"}, busy},
+	{"compare-and-set", rules{blindWrites: true}, "chain", []string{"term", "cut"}, busy},
+}
+
+// TestRules wants that each rule is needed: some seed that passes fails without it.
+func TestRules(t *testing.T) {
+	for _, c := range ruleCases {
+		if *flagRule != "" && *flagRule != c.name {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.find(t)
+		})
+	}
+}
+
+// find looks for a seed that fails without the rule and passes with it.
+func (c ruleCase) find(t *testing.T) {
+	const seeds = 300 // a few dozen suffice; more make room for changes of the simulator
+	for seed := uint64(1); seed <= seeds; seed++ {
+		opt := options{rules: c.rules, faults: c.faults, adjust: c.adjust}
+		_, broken := simulate(topologyOf(c.topo), seed, opt)
+		if broken == nil {
+			continue
+		}
+		opt.rules = rules{}
+		if _, err := simulate(topologyOf(c.topo), seed, opt); err == nil {
+			t.Logf("seed %d finds it: %.300s", seed, broken)
+			return
+		}
+	}
+	t.Errorf("none of %d seeds finds that the rule is missing", seeds)
 }
 
 // forgets says whether entries of a kind are not stored.
 func (r rules) forgets(kind dataflow.EntryKind) bool {
-	return r.forgetOrder && kind == dataflow.EntryOrder
+	switch kind {
+	case dataflow.EntryOrder:
+		return r.forgetOrder
+	case dataflow.EntryControl:
+		return r.forgetControl
+	case dataflow.EntryReserve:
+		return r.forgetReserved
+	}
+	return false
 }
 
 // restored is a part's own state as a task finds it.
-func (r rules) restored(meta []byte) []byte { return meta }
+func (r rules) restored(encoded []byte) []byte {
+	if !r.forgetAligner && !r.forgetFinished && !r.forgetReserved {
+		return encoded
+	}
+	meta := metaOf(encoded)
+	if r.forgetAligner {
+		meta["aligner"] = map[string]any{}
+	}
+	if r.forgetFinished {
+		delete(meta["aligner"].(map[string]any), "finished")
+	}
+	if out, ok := meta["out"].(map[string]any); ok && r.forgetReserved {
+		for _, o := range out {
+			o.(map[string]any)["reserved"] = 0
+		}
+	}
+	return encodeMeta(meta)
+}
 
 // saved is a part's own state as it is saved.
-func (r rules) saved(_ *runner, meta []byte) []byte { return meta }
+func (r rules) saved(of *runner, encoded []byte) []byte {
+	if !r.countAside || of.run == nil || of.run.in == nil {
+		return encoded
+	}
+	meta := metaOf(encoded)
+	in, _ := meta["in"].(map[string]any)
+	for _, c := range of.t.in {
+		m, ok := in[string(c.id)].(map[string]any)
+		if tail := of.run.in.tails[c.index]; ok && tail.next > number(m["next"]) {
+			m["next"], m["sum"] = tail.next, uint64(tail.sum)
+		}
+	}
+	return encodeMeta(meta)
+}
+
+// tail is what a task has or holds of a channel.
+type tail struct {
+	next uint64
+	sum  frame.Sum
+}
 
 // deliver is what reaches the task.
-func (r rules) deliver(_ *input, d dataflow.Delivery) dataflow.Delivery { return d }
+func (r rules) deliver(in *input, d dataflow.Delivery) dataflow.Delivery {
+	if r.countAside && d.Frame != nil {
+		h, _, err := frame.Decode(bytes.Clone(d.Frame))
+		if of := in.tails[d.Channel]; err == nil && (of.next == 0 || h.First <= of.next) && h.Last() >= of.next {
+			in.tails[d.Channel] = tail{h.Last() + 1, h.After}
+		}
+	}
+	return d
+}
 
 // plan is what the coordinator knows of the job.
-func (r rules) plan(t *topology) abs.Plan { return t.plan() }
+func (r rules) plan(t *topology) abs.Plan {
+	p := t.plan()
+	if r.trustNumbers {
+		p.Channels = nil
+	}
+	return p
+}
+
+// purged says whether a purge up to a place takes a frame.
+func (r rules) purged(s *stream, f stored, channel int, upto uint64) bool {
+	switch {
+	case f.seq > upto:
+		return false
+	case r.purgeByPosition:
+		return true
+	}
+	return f.channel == channel
+}

@@ -82,6 +82,11 @@ func (s *stream) put(channel int, data []byte) error {
 	return nil
 }
 
+// has says whether a number of a channel is in the stream.
+func (s *stream) has(channel int, n abs.Seq) bool {
+	return slices.ContainsFunc(s.frames, func(f stored) bool { return f.channel == channel && f.first <= n && n <= f.last })
+}
+
 // reader is the input that reads the stream, if its agent runs.
 func (s *stream) reader() *input {
 	if r := s.w.agent(s.t.agent).runner(s.t); r != nil && r.run != nil {
@@ -127,7 +132,7 @@ func (s *stream) interrupt() {
 func (s *stream) purge(channel int, upto uint64) {
 	kept := s.frames[:0]
 	for _, f := range s.frames {
-		if f.seq > upto || f.channel != channel && !s.w.rules.purgeByPosition {
+		if !s.w.rules.purged(s, f, channel, upto) {
 			kept = append(kept, f)
 		} else {
 			s.held[f.channel]--
@@ -150,8 +155,8 @@ type input struct {
 	queue   []dataflow.Delivery
 	pumping bool
 	taking  bool
-	asked   bool
 	grants  map[int]time.Duration // when the last one of a channel arrives
+	tails   map[int]tail
 }
 
 func (in *input) Deliveries() <-chan dataflow.Delivery { return nil }
