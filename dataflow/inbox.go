@@ -30,6 +30,7 @@ func (e *DiffError) Error() string {
 // inbox is the receiving end of a task's channels: it takes exactly the next number of each, drops
 // what it has, and checks the running checksum as it does so. It is pure; the task owns it.
 type inbox struct {
+	budget  int // bounds bytes
 	gen     abs.Generation
 	chans   []*inChannel
 	byIndex map[int]*inChannel
@@ -82,7 +83,7 @@ type place struct {
 }
 
 func newInbox(gen abs.Generation, chans []InChannel) *inbox {
-	in := &inbox{gen: gen, byIndex: map[int]*inChannel{}}
+	in := &inbox{budget: asideBudget, gen: gen, byIndex: map[int]*inChannel{}}
 	for _, c := range chans {
 		ic := &inChannel{InChannel: c, box: in, next: 1, tail: 1}
 		in.chans = append(in.chans, ic)
@@ -133,7 +134,7 @@ func (in *inbox) accept(d Delivery) error {
 		in.missing(c)
 		return nil
 	}
-	if in.bytes+len(payload) > asideBudget && c.wanted() {
+	if in.bytes+len(payload) > in.budget && c.wanted() {
 		c.dropped = true
 		return nil
 	}

@@ -34,6 +34,7 @@ const (
 // when it must be regenerated. It is pure; the task owns it.
 type outlet struct {
 	OutChannel
+	bounds  Bounds
 	gen     abs.Generation
 	next    abs.Seq // next number to give
 	sum     frame.Sum
@@ -103,7 +104,7 @@ func (p *framePool) put(b []byte) {
 }
 
 func newOutlet(gen abs.Generation, c OutChannel, pool *framePool) *outlet {
-	return &outlet{OutChannel: c, gen: gen, next: 1, have: 1, pool: pool}
+	return &outlet{OutChannel: c, bounds: Bounds{}.orDefault(), gen: gen, next: 1, have: 1, pool: pool}
 }
 
 // add appends one encoded record.
@@ -278,7 +279,7 @@ func (o *outlet) sendable(synced abs.Position, tick uint64) *outFrame {
 	switch {
 	case f.cause > synced, f.last > o.reserved:
 		return nil
-	case !o.Back && f.kind == frame.Data && f.last > o.free && o.sent >= minFrames && o.under+len(f.buf) > o.credit:
+	case !o.Back && f.kind == frame.Data && f.last > o.free && o.sent >= o.bounds.Frames && o.under+len(f.buf) > o.credit:
 		return nil
 	}
 	return f
@@ -348,7 +349,7 @@ func (o *outlet) reserveUpto(upto abs.Seq, pos abs.Position) {
 
 // full says that the task must not compute more for this channel now. A back edge whose head answers is
 // never full: the head may be waiting for this very task.
-func (o *outlet) full() bool { return o.unsent > unsentLimit && !(o.Back && o.granted) }
+func (o *outlet) full() bool { return o.unsent > o.bounds.Unsent && !(o.Back && o.granted) }
 
 // seek sets the channel to what a snapshot says: nothing after sent has been made. What had been
 // handed over before needs no credit when it is made again.

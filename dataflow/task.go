@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,8 +49,21 @@ type Env struct {
 	Floor    abs.Epoch
 	Base     *PartInfo
 	BaseHere bool
+	// Bounds limit what the task holds; zero fields stand for the defaults.
+	Bounds Bounds
 	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.
 	Go <-chan struct{}
+}
+
+// Bounds limit what a task holds in memory, by channel and in all.
+type Bounds struct {
+	Frames int // may always be under way on a channel, whatever its credit
+	Unsent int // bytes computed for a channel that are not handed over: beyond it the task takes no step
+	Aside  int // bytes taken from the input stream and not processed
+}
+
+func (b Bounds) orDefault() Bounds {
+	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget)}
 }
 
 // Observer is told what becomes of a task, on the task's goroutine; the calls return at once.
@@ -168,11 +182,13 @@ type pendingPart struct {
 func NewTask(spec TaskSpec, env Env) *Task {
 	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}}
 	t.inbox = newInbox(spec.Generation, spec.Inputs)
+	t.inbox.budget = env.Bounds.orDefault().Aside
 	t.chain.spec = spec
 	for _, e := range spec.Edges {
 		var outs []*outlet
 		for _, c := range e.Channels {
 			o := newOutlet(spec.Generation, c, &t.pool)
+			o.bounds = env.Bounds.orDefault()
 			outs = append(outs, o)
 			t.outs = append(t.outs, o)
 		}

@@ -404,7 +404,7 @@ func (r *runner) launch() {
 	env := dataflow.Env{
 		Log: r.log, Store: store{r.p.a.disk}, Operators: operators{w}, Dead: deadLetters{r.p.a.disk},
 		Observer: run, Save: r.p.save, Clock: r.p.clock, Stopwatch: func() time.Duration { return w.now },
-		Floor: r.floor, Go: r.commit,
+		Floor: r.floor, Go: r.commit, Bounds: w.profile.bounds,
 	}
 	if len(r.t.in) > 0 {
 		run.in = &input{run: run, s: w.streams[r.t.id], grants: map[int]time.Duration{}, tails: map[int]tail{}}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/weir-stream/weir/dataflow"
 )
 
 // fault is one kind of thing that goes wrong. It returns false if it finds nothing to break.
@@ -157,6 +159,9 @@ func (c *chaos) setTrap() bool {
 }
 
 func (c *chaos) endAll(power bool) bool {
+	if c.w.profile.narrows {
+		c.w.profile.window, c.w.profile.bounds = 1, dataflow.Bounds{Frames: 1, Unsent: 1}
+	}
 	struck := false
 	for _, a := range c.w.agents {
 		struck = c.endProcess(a, power) || struck

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
 )
 
 // profile is what sort of world a run has: its pace, its limits and how much goes wrong by itself.
@@ -23,8 +24,10 @@ type profile struct {
 
 	grantLoss, ackLoss, writeLoss float64
 
-	window       int // bytes that a sender may have under way; 0: as the task says
-	streamFrames int // that a stream takes per channel
+	bounds       dataflow.Bounds
+	narrows      bool // when all agents start anew, channels become as narrow as can be
+	window       int  // bytes that a sender may have under way; 0: as the task says
+	streamFrames int  // that a stream takes per channel
 
 	checkpoints abs.Config
 	goneAfter   time.Duration
@@ -55,6 +58,9 @@ func newProfile(w *world, opt options) profile {
 	}
 	if w.one(12) {
 		p.padding, p.messages = 90_000, 10 // four frames reach the limits of memory and credit
+	}
+	if w.one(4) {
+		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(300, 2000, 1<<20)}
 	}
 	p.strikes = []float64{0.0002, 0.001, 0.004}[w.rng.IntN(3)]
 	for _, c := range w.topo.channels {
