@@ -60,7 +60,7 @@ func newProfile(w *world, opt options) profile {
 		p.padding, p.messages = 90_000, 10 // four frames reach the limits of memory and credit
 	}
 	if w.one(4) {
-		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(300, 2000, 1<<20)}
+		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(2000, 1<<20)}
 	}
 	p.strikes = []float64{0.0002, 0.001, 0.004}[w.rng.IntN(3)]
 	for _, c := range w.topo.channels {
