@@ -7,34 +7,49 @@ import (
 
 // TestLoopRules wants that each rule of loops is needed: a seed that passes fails without it.
 func TestLoopRules(t *testing.T) {
-	crowded := func(p *profile) { p.window, p.padding, p.messages, p.batch = 1, 90_000, 40, 8 }
+	crowded := func(p *profile) { p.window, p.padding, p.messages, p.batch, p.poison = 1, 90_000, 40, 8, 0 }
 	busy := func(p *profile) { busy(p); p.pace = 40 * time.Millisecond }
 	for _, c := range []struct {
 		name   string
-		topo   string
+		topo   *topology
 		rules  rules
 		faults []string
 		adjust func(*profile)
 	}{
-		{"credit charged on back edges", "loop", rules{creditOnBackEdges: true}, []string{"none"}, crowded},
-		{"loop log not restored", "loop", rules{forgetLoopLog: true}, []string{"site"}, busy},
+		{"credit charged on back edges", burst, rules{creditOnBackEdges: true}, []string{"none"}, crowded},
+		{"loop log not restored", topologyOf("loop"), rules{forgetLoopLog: true}, []string{"site"}, busy},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			const seeds = 200 // the first few dozen suffice; more make room for changes of the simulator
 			for seed := uint64(1); seed <= seeds; seed++ {
 				opt := options{rules: c.rules, faults: c.faults, adjust: c.adjust}
-				_, broken := simulate(topologyOf(c.topo), seed, opt)
+				_, broken := simulate(c.topo, seed, opt)
 				if broken == nil {
 					continue
 				}
 				opt.rules = rules{}
-				if _, err := simulate(topologyOf(c.topo), seed, opt); err == nil {
+				if _, err := simulate(c.topo, seed, opt); err == nil {
 					t.Logf("seed %d finds it: %.200s", seed, broken)
 					return
 				}
 			}
 			t.Errorf("none of %d seeds finds that the rule is missing", seeds)
 		})
+	}
+}
+
+// TestLoopThatMultiplies runs a loop in which records double each time they go round, with four frames as
+// the whole credit and records that fill them: more than credit allows is in the loop at once.
+func TestLoopThatMultiplies(t *testing.T) {
+	const seeds = 12
+	for seed := uint64(1); seed <= seeds; seed++ {
+		opt := options{
+			faults: []string{"kill", "power", "tail", "empty", "task"},
+			adjust: func(p *profile) { p.window, p.padding, p.messages, p.batch, p.poison = 1, 90_000, 30, 8, 0 },
+		}
+		if _, err := simulate(burst, seed, opt); err != nil {
+			t.Errorf("seed %d: %.2000s", seed, err)
+		}
 	}
 }

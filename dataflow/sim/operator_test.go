@@ -89,8 +89,13 @@ func (t *tally) Process(b dataflow.Batch, emit dataflow.Emit) error {
 		if t.t.backs > 0 {
 			to, v.rounds = t.next(v)
 		}
-		out[to] = frame.AppendRecord(out[to], t.take(r, v, b.Stamp))
+		made := t.take(r, v, b.Stamp)
+		out[to] = frame.AppendRecord(out[to], made)
 		counts[to]++
+		if to > 0 && t.w.topo.doubles {
+			out[to] = frame.AppendRecord(out[to], made)
+			counts[to]++
+		}
 	}
 	for to, n := range counts {
 		if n == 0 {
@@ -105,8 +110,8 @@ func (t *tally) Process(b dataflow.Batch, emit dataflow.Emit) error {
 
 // next is the output that a record takes at the end of a loop, and how often it has been there: the
 // back edges in turn, until it has gone round as often as its id says.
-func (t *tally) next(v value) (output int, rounds uint8) {
-	if int(v.rounds) >= int(v.id%4)*t.t.backs {
+func (t *tally) next(v value) (output int, been uint8) {
+	if int(v.rounds) >= rounds(v.id)*t.t.backs {
 		return 0, 0
 	}
 	return 1 + int(v.rounds)%t.t.backs, v.rounds + 1

@@ -188,7 +188,7 @@ func (o *oracle) lacking() string {
 func (o *oracle) missing() (ids []uint32) {
 	n := o.accounts()
 	for _, m := range o.w.outside.messages {
-		if n[m.id] != m.from.paths() {
+		if n[m.id] != o.w.topo.copies(m) {
 			ids = append(ids, m.id)
 		}
 	}
@@ -234,7 +234,7 @@ func (o *oracle) count(n map[uint32]int, channel string, got map[abs.Seq][]byte,
 func (o *oracle) expected() int {
 	n := 0
 	for _, m := range o.w.outside.messages {
-		n += m.from.paths()
+		n += o.w.topo.copies(m)
 	}
 	for _, a := range o.w.agents {
 		for key := range a.disk.dead {
@@ -288,7 +288,7 @@ func (o *oracle) kept() string {
 func (o *oracle) atEnd() {
 	n := o.accounts()
 	for _, m := range o.w.outside.messages {
-		if want := m.from.paths(); n[m.id] != want {
+		if want := o.w.topo.copies(m); n[m.id] != want {
 			o.w.fail("record %d of %s is accounted for %d times, not %d", m.id, m.from.id, n[m.id], want)
 		}
 	}
