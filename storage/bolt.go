@@ -15,6 +15,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Damage reports a file that could not be used and was set aside.
@@ -232,7 +233,7 @@ func (d *database) update(f func(*bolt.Tx) error) error {
 		return err
 	}
 	err := d.guard(func() error { return d.db.Update(f) })
-	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		return ErrClosed
 	}
 	if err == nil {

@@ -47,8 +47,6 @@ type record struct {
 	data   []byte
 }
 
-func (r record) size() int { return recordHeader + len(r.data) }
-
 // appendRecord encodes a record. The checksum covers all but itself; position and seed make a record
 // fail that was left in a reused block of the disk, or that somebody put into the data of another.
 func appendRecord(dst []byte, seed uint32, pos abs.Position, stream uint32, kind uint8, data ...[]byte) []byte {

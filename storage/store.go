@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-stream/weir/dataflow"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // storeFormat is the version of the snapshot file's format.
@@ -590,7 +591,7 @@ func (s *Store) Reject(task string, v dataflow.Version, reason string) error {
 func (s *Store) DropTask(task string) error {
 	return s.db.update(func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketTasks).DeleteBucket([]byte(task))
-		if errors.Is(err, bolt.ErrBucketNotFound) {
+		if errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return nil
 		}
 		return err
