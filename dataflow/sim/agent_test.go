@@ -18,6 +18,7 @@ const (
 	workTries     = 20
 	taskTick      = 100 * time.Millisecond
 	restartAfter  = 200 * time.Millisecond
+	signEvery     = 200 * time.Millisecond
 )
 
 // agent is a device: its disk stays, its process comes and goes.
@@ -28,6 +29,8 @@ type agent struct {
 	proc  *process // nil while it is down
 	cut   bool     // from the network
 	heard time.Duration
+	// caughtUp is what the agent's last sign of life said: it has brought its backlog to its receivers.
+	caughtUp bool
 }
 
 func newAgent(w *world, name string) *agent {
@@ -72,6 +75,7 @@ func (a *agent) boot() {
 		r.start()
 	}
 	p.connect()
+	p.sign()
 }
 
 // end ends the process at once. What it had on its way may still arrive.
@@ -133,7 +137,8 @@ type process struct {
 	skew    int64 // of its clock, ms
 
 	connected bool
-	session   int // serial, so that watches of an old one end
+	mark      abs.Position // last log entry when the session began
+	session   int          // serial, so that watches of an old one end
 	watching  bool
 	seen      int // of the control plane's history
 	first     []abs.Epoch
@@ -167,9 +172,26 @@ func (p *process) connect() {
 		if p.a.cut || p.session != mine {
 			return
 		}
-		p.connected, p.watching = true, false
+		p.connected, p.watching, p.mark = true, false, p.a.disk.last
 		p.first, p.seen = p.w.kv.epochs(), len(p.w.kv.history)
 		p.watch()
+	})
+}
+
+// sign tells the others every now and then that the agent lives.
+func (p *process) sign() {
+	if !p.a.cut {
+		p.a.caughtUp = !p.behind()
+	}
+	p.after(signEvery, p.sign)
+}
+
+// behind says whether some task has not yet brought to its receivers what was in the log when the
+// session began.
+func (p *process) behind() bool {
+	return slices.ContainsFunc(p.runners, func(r *runner) bool {
+		last := r.log.lastEntry()
+		return last > 0 && (r.run == nil || r.run.task.Status().HandedOver < min(p.mark, last))
 	})
 }
 
@@ -476,7 +498,7 @@ func (r *runner) epoch(rec abs.EpochRecord) {
 		close(r.commit)
 		r.feed()
 	}
-	if r.ingest != nil && !rec.Initial && rec.State == abs.Started {
+	if r.ingest != nil && !rec.Initial && rec.State == abs.Started && !slices.Contains(rec.Detached, r.p.a.name) {
 		if err := r.ingest.Barrier(rec.Epoch, rec.Final); err != nil {
 			r.p.w.trace("%s: barrier of %v: %v", r.t.id, rec.Epoch, err)
 		}

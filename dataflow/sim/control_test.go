@@ -129,7 +129,6 @@ type leader struct {
 	waiting []abs.Notice  // meanwhile
 	records int           // of the history that its watch has delivered
 	acks    int
-	told    map[string]bool // agents that it takes to be gone
 	dead    bool
 
 	watchingRecords, watchingAcks bool
@@ -167,12 +166,12 @@ func (w *world) newTerm() {
 	}
 	host := able[w.rng.IntN(len(able))]
 	l := &leader{
-		w: w, host: host, proc: host.proc, term: abs.Term(w.terms + len(w.leaders) + 1), told: map[string]bool{},
+		w: w, host: host, proc: host.proc, term: abs.Term(w.terms + len(w.leaders) + 1),
 		offset: time.Duration(w.rng.Int64N(int64(time.Hour))),
 	}
 	w.trace("term %d begins on %s", l.term, host.name)
 	var err error
-	if l.coord, err = abs.NewCoordinator(w.profile.checkpoints, w.rules.plan(w.topo), l.term, w.kv.recovered()); err != nil {
+	if l.coord, err = abs.NewCoordinator(w.profile.checkpoints, w.topo.plan(), l.term, w.kv.recovered()); err != nil {
 		w.fail("%v", err)
 	}
 	w.leaders = append(w.leaders, l)
@@ -192,14 +191,13 @@ func (l *leader) after(d time.Duration, do func()) {
 func (l *leader) tick() {
 	l.after(50*time.Millisecond, l.tick)
 	for _, a := range l.w.agents {
-		gone := a.absentFor() > l.w.profile.goneAfter
-		if gone != l.told[a.name] {
-			l.told[a.name] = gone
-			if gone {
-				l.step(abs.AgentGone{Agent: a.name})
-			} else {
-				l.step(abs.AgentBack{Agent: a.name})
-			}
+		switch {
+		case a.absentFor() > l.w.profile.goneAfter:
+			l.step(abs.AgentGone{Agent: a.name})
+		case a.caughtUp:
+			l.step(abs.AgentDrained{Agent: a.name})
+		default:
+			l.step(abs.AgentBack{Agent: a.name})
 		}
 	}
 	l.step(abs.Tick{})
@@ -228,7 +226,7 @@ func (l *leader) do(act abs.Actions) {
 		return
 	}
 	l.busy = true
-	write := *act.Write
+	write := l.w.rules.write(l, *act.Write)
 	l.after(l.w.some(l.w.profile.control), func() { l.perform(write) })
 }
 

@@ -93,6 +93,14 @@ func (l *taskLog) Follow(from abs.Position) (dataflow.Follower, error) {
 	return f, f.check()
 }
 
+// lastEntry is the position of the task's last entry, or up to where they were given up.
+func (l *taskLog) lastEntry() abs.Position {
+	if n := len(l.entries); n > 0 {
+		return max(l.front, l.entries[n-1].Pos)
+	}
+	return l.front
+}
+
 // kept is how many entries have not been given up.
 func (l *taskLog) kept() int { return len(l.entries) - l.index(l.front) }
 

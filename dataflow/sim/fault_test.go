@@ -110,7 +110,7 @@ func (w *world) allPublished() bool {
 func (c *chaos) heal() {
 	w := c.w
 	w.trace("CALM")
-	w.calm, c.calmSince = true, w.now
+	w.calm, w.calmAt, c.calmSince = true, w.count, w.now
 	calmPace(&w.profile)
 	c.failSaves = 0
 	clear(c.slowUntil)

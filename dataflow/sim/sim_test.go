@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 var (
 	flagSeed   = flag.Uint64("sim.seed", 0, "run this seed only (TestSeed)")
-	flagSeeds  = flag.Uint64("sim.seeds", 20, "seeds per topology")
+	flagSeeds  = flag.Uint64("sim.seeds", 25, "seeds per topology")
+	flagStride = flag.Int("sim.stride", 41, "TestEveryStep strikes after every so manieth event")
 	flagTopo   = flag.String("sim.topo", "", "run this topology only")
 	flagFaults = flag.String("sim.faults", "", "kinds of faults, with commas between; empty: all")
 )
@@ -55,6 +57,41 @@ func TestSeed(t *testing.T) {
 	t.Logf("%d events, %v, %v", w.count, w.now, w.chaos.counts)
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestEveryStep breaks one thing once, after each of the events of a short run in turn.
+func TestEveryStep(t *testing.T) {
+	if *flagSeed != 0 {
+		return
+	}
+	short := func(p *profile) {
+		p.messages, p.pace, p.storm, p.poison = 6, 20*time.Millisecond, 400*time.Millisecond, 0.1
+		p.checkpoints.IntervalMs, p.checkpoints.MinPauseMs, p.checkpoints.TimeoutMs = 60, 0, 400
+		p.sync, p.link, p.control, p.persist, p.turn = time.Millisecond, 2*time.Millisecond, 2*time.Millisecond, 5*time.Millisecond, 200*time.Microsecond
+		p.laggard = ""
+	}
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			for _, name := range []string{"chain", "device", "loop"} {
+				everyStep(t, topologyOf(name), options{faults: []string{f.name}, adjust: short})
+			}
+		})
+	}
+}
+
+func everyStep(t *testing.T, topo *topology, opt options) {
+	const seed = 1
+	for opt.at = 1; ; opt.at += *flagStride {
+		w, err := simulate(topo, seed, opt)
+		if err != nil {
+			t.Errorf("%s after event %d of seed %d of %s: %v", opt.faults[0], opt.at, seed, topo.name, err)
+			return
+		}
+		if w.calmAt < opt.at {
+			return // it came too late
+		}
 	}
 }
 

@@ -43,6 +43,7 @@ type world struct {
 	chaos   *chaos
 
 	calm    bool // no more faults
+	calmAt  int  // events until then
 	settled bool // the run has come to its end
 }
 
