@@ -64,6 +64,7 @@ type outlet struct {
 	lackNext abs.Seq // number asked for that is not at hand
 	lackTick uint64  // when it was first asked for
 
+	made     uint64 // records
 	heldBack uint64 // items that the receiver had
 	compared uint64 // checksums compared
 
@@ -166,6 +167,9 @@ func (o *outlet) cut(kind frame.Kind, cause abs.Position) {
 	f := &outFrame{buf: o.build, kind: kind, first: o.next, last: abs.Seq(h.Last()), before: o.sum, cause: cause}
 	o.build, o.buildCount = nil, 0
 	o.next, o.sum = f.last+1, h.After
+	if kind == frame.Data {
+		o.made += uint64(h.Count)
+	}
 	if f.last < o.have {
 		o.heldBack += uint64(h.Count)
 		o.acked = max(o.acked, f.last)

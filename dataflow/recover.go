@@ -11,6 +11,10 @@ import (
 	"github.com/weir-stream/weir/dataflow/frame"
 )
 
+// ErrLogLost says that a task's log ends before its newest snapshot: the log, or its end, has been lost,
+// and with it what only it knew.
+var ErrLogLost = errors.New("the log was lost")
+
 // ErrGap says that a receiver lacks numbers that this task can make again from no snapshot it has.
 var ErrGap = errors.New("a gap that cannot be refilled")
 
@@ -47,6 +51,9 @@ func (t *Task) start(ctx context.Context) error {
 		return err
 	}
 	if best != nil {
+		if last := t.env.Log.Last(); best.Pos > last {
+			return fmt.Errorf("task %s: its newest snapshot is of log entry %d, and the log ends at %d: %w", t.spec.Name(), best.Pos, last, ErrLogLost)
+		}
 		t.started = true
 		if err := t.restore(ctx, *best, "L1", "the agent started"); err != nil {
 			return err

@@ -30,7 +30,7 @@ type sinkPort struct {
 	handedSum frame.Sum
 	logged    abs.Seq // handed, as the log says
 
-	heldBack, compared uint64
+	made, heldBack, compared uint64
 }
 
 type portItem struct {
@@ -45,6 +45,7 @@ type portItem struct {
 func (p *sinkPort) add(record []byte, cause abs.Position) error {
 	n := p.next
 	p.next++
+	p.made++
 	p.sum = p.sum.Add(record)
 	if n <= p.handed {
 		p.heldBack++

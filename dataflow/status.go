@@ -41,7 +41,7 @@ type Counters struct {
 type Status struct {
 	State      string // "starting", "replaying", "running", "aligning", "stalled", "drained"
 	RecordsIn  uint64 // since the process started, replay included
-	RecordsOut uint64 // highest numbers given on channels and sinks
+	RecordsOut uint64 // likewise, on all outputs
 	Repeats    uint64 // dropped by id
 	GivenUp    uint64
 	Restarts   uint64 // by L0
@@ -95,10 +95,10 @@ func (s *stats) setSaveError(err error) {
 func (t *Task) status() {
 	var out, held uint64
 	for _, o := range t.outs {
-		out += uint64(o.next - 1)
+		out += o.made
 	}
 	for _, p := range t.chain.sinks {
-		out += uint64(p.next - 1)
+		out += p.made
 	}
 	for _, c := range t.inbox.chans {
 		held += uint64(c.tail - c.next)

@@ -42,6 +42,8 @@ const (
 	TargetSize = 48 << 10
 	// MaxRecord is the largest record, its size field included. A larger one is dead-lettered where it enters.
 	MaxRecord = 256 << 10
+	// MaxKey is the longest key in bytes: keys are kept in state, whose index cannot hold much longer ones.
+	MaxKey = 8 << 10
 	// MaxPayload bounds a payload: less than TargetSize is followed by at most one record of MaxRecord.
 	MaxPayload = TargetSize + MaxRecord
 )

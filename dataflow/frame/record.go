@@ -34,8 +34,8 @@ func (r Record) Size() int { return recordFixed + len(r.Key) + len(r.Headers) + 
 // Check reports why the record cannot be encoded: its key, headers or whole are too large.
 func (r Record) Check() error {
 	switch {
-	case len(r.Key) > math.MaxUint16:
-		return fmt.Errorf("key of %d bytes, at most %d", len(r.Key), math.MaxUint16)
+	case len(r.Key) > MaxKey:
+		return fmt.Errorf("key of %d bytes, at most %d", len(r.Key), MaxKey)
 	case len(r.Headers) > math.MaxUint16:
 		return fmt.Errorf("headers of %d bytes, at most %d", len(r.Headers), math.MaxUint16)
 	case r.Size() > MaxRecord:
@@ -65,6 +65,9 @@ func Next(payload []byte) (r Record, rest []byte, err error) {
 	le := binary.LittleEndian
 	key := recordFixed + int(le.Uint16(payload[12:]))
 	hdr := key + int(le.Uint16(payload[14:]))
+	if key > recordFixed+MaxKey {
+		return r, nil, fmt.Errorf("%w: key of %d bytes, at most %d", ErrCorrupt, key-recordFixed, MaxKey)
+	}
 	if hdr > n {
 		return r, nil, fmt.Errorf("%w: record of %d bytes with key and headers of %d", ErrCorrupt, n, hdr)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/weir-stream/weir/abs"
 )
@@ -35,11 +36,34 @@ func Diff(old, next *Physical) error {
 		diffTask(was, is, fail)
 		diffInputs(old, next, was.ID, fail)
 	}
+	diffParallelism(old, next, fail)
 	if len(errs) == 0 {
 		return nil
 	}
 	return fmt.Errorf("the running state of job %s does not fit the new plan; undo these changes, or stop and delete the job and apply it anew without its state:\n%w",
 		old.Job, errors.Join(errs...))
+}
+
+// diffParallelism refuses a greater number of tasks of an operator: each owns key groups, and what it
+// keeps of them does not move.
+func diffParallelism(old, next *Physical, fail func(string, ...any)) {
+	was, is := parallel(old), parallel(next)
+	for _, op := range sortedKeys(is) {
+		if n := was[op]; n > 0 && n < is[op] {
+			fail("parallelism of operator %s changes from %d to %d, and the state of its keys stays where it is", op, n, is[op])
+		}
+	}
+}
+
+// parallel counts the tasks of operators that run as a number of them.
+func parallel(p *Physical) map[string]int {
+	n := map[string]int{}
+	for _, t := range p.Tasks {
+		if op, _, ok := strings.Cut(string(t.ID), "/"); ok {
+			n[op]++
+		}
+	}
+	return n
 }
 
 func diffTask(was, is *Task, fail func(string, ...any)) {

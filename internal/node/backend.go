@@ -506,6 +506,7 @@ func (a *Agent) StopJob(ctx context.Context, name string) (api.Checkpoint, error
 			return api.Checkpoint{}, a.failure(name, err)
 		}
 	}
+	a.waitHeard(ctx, *rec)
 	list, err := a.Checkpoints(ctx, name)
 	if err != nil {
 		return api.Checkpoint{}, err
@@ -516,6 +517,16 @@ func (a *Agent) StopJob(ctx context.Context, name string) (api.Checkpoint, error
 		}
 	}
 	return api.Checkpoint{Job: name, Epoch: uint64(rec.Final), Final: true, State: api.CheckpointComplete}, nil
+}
+
+// waitHeard waits until this agent has taken a job's record, so that what it shows next agrees.
+func (a *Agent) waitHeard(ctx context.Context, rec jobRecord) {
+	for {
+		h := a.hostedJob(rec.Name)
+		if h == nil || !rec.newer(h.record()) || !sleep(ctx, pollEvery) {
+			return
+		}
+	}
 }
 
 // changeState asks for a job's next state. What is there already, or further, is no error.

@@ -144,6 +144,13 @@ func (r *runner) unhanded() uint64 {
 	return r.running.Status().Unhanded
 }
 
+// manifests are the checkpoints that are known here, by epoch.
+func (h *hostedJob) manifests() []abs.EpochRecord {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(h.sortedEpochs(), func(r abs.EpochRecord) bool { return !r.Manifest() })
+}
+
 // stopRunners ends the job's tasks on this agent.
 func (h *hostedJob) stopRunners() {
 	h.mu.Lock()

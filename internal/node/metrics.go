@@ -34,7 +34,7 @@ func taskFamilies(tasks []api.Task) []api.Family {
 		value      func(api.Task) float64
 	}{
 		{"weir_task_records_in_total", "Records that the task has taken, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsIn) }},
-		{"weir_task_records_out_total", "Highest numbers that the task has given on its outputs.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsOut) }},
+		{"weir_task_records_out_total", "Records that the task has made on its outputs, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsOut) }},
 		{"weir_task_restarts_total", "Restarts of the task since the process started.", api.Counter, func(t api.Task) float64 { return float64(t.Restarts) }},
 		{"weir_task_lag_records", "Records known to wait for the task.", api.Gauge, func(t api.Task) float64 { return float64(t.Lag) }},
 		{"weir_dead_letters_total", "Records of the task that were given up.", api.Counter, func(t api.Task) float64 { return float64(t.DeadLetters) }},

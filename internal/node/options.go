@@ -89,6 +89,9 @@ func (o Options) WithDefaults() Options {
 // namePattern is what names of agents and labels may be: they become parts of paths, subjects and topics.
 var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
 
+// versionPattern is what versions of operators may be.
+var versionPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}$`)
+
 // labelPattern is what values of labels may be; they become parts of topics.
 var labelPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
 

@@ -49,7 +49,7 @@ func (a *Agent) checkModule(ctx context.Context, module io.Reader) ([]byte, *was
 	}
 	m, err := a.host.Check(ctx, b)
 	if err != nil {
-		return nil, nil, api.Invalid("docs of the SDK say how to build one", "module refused: %v", err)
+		return nil, nil, api.Invalid("sdk/go/doc.go says how one is built", "%v", err)
 	}
 	return b, m, nil
 }
@@ -80,6 +80,9 @@ func (a *Agent) PushModule(ctx context.Context, module io.Reader) (api.Module, e
 
 // PushOperator implements [web.Operators].
 func (a *Agent) PushOperator(ctx context.Context, name, version string, module io.Reader) (api.Operator, error) {
+	if !namePattern.MatchString(name) || !versionPattern.MatchString(version) {
+		return api.Operator{}, api.Invalid("names have up to 64 letters, digits, - and _; versions also . and +", "operator %s@%s cannot be named so", name, version)
+	}
 	b, m, err := a.checkModule(ctx, module)
 	if err != nil {
 		return api.Operator{}, err

@@ -133,7 +133,7 @@ func (r *runner) run(ctx context.Context) {
 func permanent(err error) bool {
 	var diff *dataflow.DiffError
 	var broken *panicError
-	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap) || errors.As(err, &broken)
+	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap) || errors.Is(err, dataflow.ErrLogLost) || errors.Is(err, errStateLost) || errors.As(err, &broken)
 }
 
 // panicError is a broken invariant of a task. The task stops; the agent and its other tasks go on.
@@ -297,10 +297,8 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 	if err != nil {
 		return 0, nil, err
 	}
-	for _, p := range parts {
-		if p.Generation == r.rec.Generation {
-			return 0, nil, nil
-		}
+	if r.hasParts(parts) {
+		return 0, nil, nil
 	}
 	if r.rec.Base != 0 {
 		if base, err = r.a.basePart(ctx, r.job, r.rec, r.task.ID, parts); err != nil {
@@ -311,9 +309,44 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 	select {
 	case <-ctx.Done():
 		return 0, nil, ctx.Err()
+	case <-r.commit: // the generation has begun, and that took a part of this task
+		return 0, nil, r.fetchReplica(ctx)
 	case <-r.floored:
-		return r.floor, base, nil
+		select {
+		case <-r.commit:
+			return 0, nil, r.fetchReplica(ctx)
+		default:
+			return r.floor, base, nil
+		}
 	}
+}
+
+func (r *runner) hasParts(parts []dataflow.PartInfo) bool {
+	return slices.ContainsFunc(parts, func(p dataflow.PartInfo) bool { return p.Generation == r.rec.Generation })
+}
+
+// errStateLost says that a task's snapshots are gone and cannot be had again.
+var errStateLost = errors.New("the task's snapshots are gone from this agent")
+
+// fetchReplica gets back a part of this generation whose snapshots are gone from this agent, if the
+// object store has one that the agent's log leads on from (L2).
+func (r *runner) fetchReplica(ctx context.Context) error {
+	info := r.entries.Info()
+	for _, rec := range slices.Backward(r.job.manifests()) {
+		part, ok := rec.Parts[r.task.ID]
+		if !ok || part.Generation != r.rec.Generation || len(part.Packs) == 0 || part.Pos < info.Front || part.Pos > info.Last {
+			continue
+		}
+		if err := r.a.store.DropTask(r.name); err != nil {
+			return err
+		}
+		if _, err := r.a.importPacks(ctx, r.name, part.Packs); err != nil {
+			return fmt.Errorf("snapshot of epoch %d from the replica: %w", part.Epoch, err)
+		}
+		r.log.Warn("the task's snapshots were gone and have been fetched from the replica", "epoch", uint64(part.Epoch))
+		return nil
+	}
+	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d): stop and delete the job and apply it again, or restore the directory", errStateLost, info.Front+1, info.Last)
 }
 
 // openStreams opens the ends of the task's channels.

@@ -553,7 +553,9 @@ func (a *Agent) keepAlive() {
 		return
 	}
 	defer stop()
+	full := false
 	for {
+		full = a.tellLogState(full)
 		s := sign{Name: a.name, CaughtUp: !a.behind()}
 		a.peers.hear(s)
 		a.conn.Say("alive", mustJSON(s))
@@ -561,6 +563,18 @@ func (a *Agent) keepAlive() {
 			return
 		}
 	}
+}
+
+// tellLogState says once when the log cannot be written, and once when it can again.
+func (a *Agent) tellLogState(was bool) bool {
+	err := a.entries.Err()
+	switch {
+	case err != nil && !was:
+		a.log.Error("the input log cannot be written: sources acknowledge nothing until it can", "error", err)
+	case err == nil && was:
+		a.log.Info("the input log can be written again")
+	}
+	return err != nil
 }
 
 // behind says whether some task here has not yet brought to its receivers what was in the log when
