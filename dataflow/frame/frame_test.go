@@ -281,15 +281,23 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// A key that is too long is refused on reading too: it came from a guest, or the bytes are damaged.
+func TestLongKeyIsRefused(t *testing.T) {
+	b := AppendRecord(nil, Record{Key: make([]byte, MaxKey+1)})
+	if _, _, err := Next(b); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "key of 8193 bytes") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRecordLimits(t *testing.T) {
 	for _, c := range []struct {
 		r    Record
 		says string
 	}{
 		{Record{}, ""},
-		{Record{Key: make([]byte, math.MaxUint16), Headers: make([]byte, math.MaxUint16)}, ""},
+		{Record{Key: make([]byte, MaxKey), Headers: make([]byte, math.MaxUint16)}, ""},
 		{Record{Value: make([]byte, MaxRecord-recordFixed)}, ""},
-		{Record{Key: make([]byte, math.MaxUint16+1)}, "key of 65536 bytes, at most 65535"},
+		{Record{Key: make([]byte, MaxKey+1)}, "key of 8193 bytes, at most 8192"},
 		{Record{Headers: make([]byte, math.MaxUint16+1)}, "headers of 65536 bytes, at most 65535"},
 		{Record{Value: make([]byte, MaxRecord-recordFixed+1)}, "record of 262145 bytes, at most 262144"},
 	} {
