@@ -394,7 +394,7 @@ func TestRecords(t *testing.T) {
 		{name: "time infinite", cfg: SourceConfig{Time: extract.TimeRule{Path: "ts"}}, topic: "t", payload: `{"ts":1e400}`, dead: `time field "ts"`},
 		{name: "id", cfg: SourceConfig{ID: "seq"}, topic: "t", payload: `{"seq":17}`, key: "t", time: clockNow, id: "17"},
 		{name: "no id", cfg: SourceConfig{ID: "seq"}, topic: "t", payload: `not json`, key: "t", time: clockNow},
-		{name: "long key", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":"` + strings.Repeat("k", 70000) + `"}}`, dead: "key of 70000 bytes, at most 65535"},
+		{name: "long key", cfg: SourceConfig{Key: jsonKey}, topic: "t", payload: `{"m":{"id":"` + strings.Repeat("k", 70000) + `"}}`, dead: "key of 70000 bytes, at most 8192"},
 		{name: "oversize", topic: "t", payload: strings.Repeat("v", frame.MaxRecord), dead: "record of 262161 bytes, at most 262144; kept are the first 262127 of 262144 bytes"},
 		{name: "huge", topic: "t", payload: strings.Repeat("v", 1<<20), dead: "message of 1048576 bytes, a record has at most 262144; kept are the first 262127 of 1048576 bytes"},
 	} {
