@@ -109,7 +109,7 @@ func (s *Server) damagedStreams(opt ServerOptions) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := Connect(ConnectOptions{Server: s, Name: "inspection", Prefix: opt.Prefix, Log: opt.Log})
+	c, err := Connect(ConnectOptions{Server: s, Name: "inspection", Prefix: opt.Prefix, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
