@@ -12,6 +12,11 @@ import (
 // at grantWindow; replay may bring more, which is dropped and read again from the stream.
 const asideBudget = 16 << 20
 
+// behindLimit bounds the frames of a channel that stay in the stream although they were consumed. It
+// is half of what a stream takes of a channel: were it full of them, the barrier of the checkpoint by
+// which they can go could not come in.
+const behindLimit = 1 << 15
+
 // idleGrants is how often a grant is repeated without anything having come before the sender is asked
 // for what it may believe to be in the stream: about three seconds, longer than frames are under way.
 const idleGrants = 6
@@ -31,6 +36,7 @@ func (e *DiffError) Error() string {
 // what it has, and checks the running checksum as it does so. It is pure; the task owns it.
 type inbox struct {
 	budget  int // bounds bytes
+	behind  int // bounds each channel's places that were consumed
 	gen     abs.Generation
 	chans   []*inChannel
 	byIndex map[int]*inChannel
@@ -83,7 +89,7 @@ type place struct {
 }
 
 func newInbox(gen abs.Generation, chans []InChannel) *inbox {
-	in := &inbox{budget: asideBudget, gen: gen, byIndex: map[int]*inChannel{}}
+	in := &inbox{budget: asideBudget, behind: behindLimit, gen: gen, byIndex: map[int]*inChannel{}}
 	for _, c := range chans {
 		ic := &inChannel{InChannel: c, box: in, next: 1, tail: 1}
 		in.chans = append(in.chans, ic)
@@ -265,6 +271,22 @@ func (in *inbox) drained() {
 
 // starved says that frames of the channel were dropped for want of memory and are needed now.
 func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
+
+// excess is the stream sequence up to which frames must go although no checkpoint counts that has
+// them, 0 if there is room. If none is held, all that came was consumed or lies behind a gap, and is
+// sent again when the gap is filled.
+func (c *inChannel) excess(limit int) uint64 {
+	n := len(c.places)
+	switch {
+	case n <= limit:
+		return 0
+	case len(c.held) == 0 && !c.dropped:
+		seq := c.places[n-1].seq
+		c.places = nil
+		return seq
+	}
+	return c.purgeable(c.next - 1)
+}
 
 // purgeable returns the stream sequence of the channel's last frame whose items are all at most
 // upto, 0 if there is none, and forgets those up to it.

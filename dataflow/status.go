@@ -180,6 +180,19 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 	})
 }
 
+// relieve makes room in the input stream.
+func (t *Task) relieve() {
+	seqs := map[int]uint64{}
+	for _, c := range t.inbox.chans {
+		if seq := c.excess(t.inbox.behind); seq > 0 {
+			seqs[c.Index] = seq
+		}
+	}
+	if len(seqs) > 0 && t.env.Relieve != nil {
+		t.env.Relieve(seqs)
+	}
+}
+
 // SinkEvents is what the adapter of the task's i-th sink reports to.
 func (t *Task) SinkEvents(i int) SinkEvents { return &sinkEvents{task: t, port: t.chain.sinks[i]} }
 

@@ -49,6 +49,10 @@ type Env struct {
 	Floor    abs.Epoch
 	Base     *PartInfo
 	BaseHere bool
+	// Relieve, if not nil, purges the input stream's channels up to sequences, in the background. It is
+	// called when no checkpoint has counted for so long that the stream would become full. What it takes
+	// is made again by upstream if the task should need it.
+	Relieve func(seqs map[int]uint64)
 	// Bounds limit what the task holds; zero fields stand for the defaults.
 	Bounds Bounds
 	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.
@@ -60,10 +64,11 @@ type Bounds struct {
 	Frames int // may always be under way on a channel, whatever its credit
 	Unsent int // bytes computed for a channel that are not handed over: beyond it the task takes no step
 	Aside  int // bytes taken from the input stream and not processed
+	Behind int // frames of a channel that stay in the input stream behind what was consumed
 }
 
 func (b Bounds) orDefault() Bounds {
-	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget)}
+	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit)}
 }
 
 // Observer is told what becomes of a task, on the task's goroutine; the calls return at once.
@@ -182,7 +187,7 @@ type pendingPart struct {
 func NewTask(spec TaskSpec, env Env) *Task {
 	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}}
 	t.inbox = newInbox(spec.Generation, spec.Inputs)
-	t.inbox.budget = env.Bounds.orDefault().Aside
+	t.inbox.budget, t.inbox.behind = env.Bounds.orDefault().Aside, env.Bounds.orDefault().Behind
 	t.chain.spec = spec
 	for _, e := range spec.Edges {
 		var outs []*outlet
@@ -391,6 +396,7 @@ func (t *Task) Tick() {
 		}
 	}
 	t.unstick()
+	t.relieve()
 	t.status()
 }
 

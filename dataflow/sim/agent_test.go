@@ -431,6 +431,9 @@ func (r *runner) launch() {
 	if len(r.t.in) > 0 {
 		run.in = &input{run: run, s: w.streams[r.t.id], grants: map[int]time.Duration{}, tails: map[int]tail{}}
 		env.Input = run.in
+		if !w.rules.keepConsumed {
+			env.Relieve = run.relieve
+		}
 	}
 	if len(r.t.edges) > 0 {
 		run.out = &output{run: run, newest: map[int]dataflow.Grant{}, arrives: map[int]time.Duration{}}
@@ -565,17 +568,7 @@ func (r *runner) truncate(part abs.Part) {
 	if run == nil || run.in == nil {
 		return
 	}
-	run.task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64) {
-		for _, channel := range slices.Sorted(mapKeys(seqs)) {
-			r.p.purges++
-			r.p.after(r.p.w.some(r.p.w.profile.control), func() {
-				r.p.purges--
-				if err := run.in.Purge(context.Background(), channel, seqs[channel]); err != nil {
-					r.p.w.trace("%s: %v", r.t.id, err)
-				}
-			})
-		}
-	})
+	run.task.Purgeable(part.Cut.Consumed, run.purge)
 	run.wake()
 }
 
@@ -601,6 +594,31 @@ func (r *taskRun) after(d time.Duration, do func()) {
 			do()
 		}
 	})
+}
+
+// purge removes frames from the input stream, after a while.
+func (r *taskRun) purge(seqs map[int]uint64) {
+	p := r.r.p
+	for _, channel := range slices.Sorted(mapKeys(seqs)) {
+		p.purges++
+		p.after(p.w.some(p.w.profile.control), func() {
+			p.purges--
+			if err := r.in.Purge(context.Background(), channel, seqs[channel]); err != nil {
+				p.w.trace("%s: %v", r.r.t.id, err)
+			}
+		})
+	}
+}
+
+// relieve purges what no counting checkpoint has: it may have to be made again.
+func (r *taskRun) relieve(seqs map[int]uint64) {
+	r.w().chaos.count("stream relieved")
+	for _, f := range r.in.s.frames {
+		if upto, ok := seqs[f.channel]; ok && f.seq <= upto {
+			r.in.s.lost[f.channel] = max(r.in.s.lost[f.channel], f.last)
+		}
+	}
+	r.purge(seqs)
 }
 
 func (r *taskRun) tick() {

@@ -42,7 +42,7 @@ func newProfile(w *world, opt options) profile {
 	p := profile{
 		messages: pick(10, 20, 40), pace: ms(2, 20, 60), batch: pick(1, 3, 8), padding: pick(0, 20, 200), dedupe: 1024,
 		sync: ms(1, 3, 20), link: ms(1, 5, 30), control: ms(2, 10), turn: time.Duration(pick(50, 500, 3000)) * time.Microsecond, persist: ms(5, 30, 150),
-		window: pick(0, 1), streamFrames: 1 << 16,
+		window: pick(0, 1), streamFrames: pick(64, 1<<16, 1<<16),
 		checkpoints: abs.Config{IntervalMs: int64(pick(100, 300, 800)), MinPauseMs: int64(pick(0, 50)), TimeoutMs: int64(pick(400, 1500, 4000)), DetachAfterMs: int64(pick(0, 200, 1000))},
 		goneAfter:   ms(300, 2000),
 		storm:       time.Duration(1+w.rng.IntN(4)) * time.Second,
@@ -61,6 +61,9 @@ func newProfile(w *world, opt options) profile {
 	}
 	if w.one(4) {
 		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(2000, 1<<20)}
+	}
+	if p.bounds.Behind = p.streamFrames / 2; p.streamFrames == 64 {
+		p.window = 1 // what is under way must fit, as it does in a real one
 	}
 	p.strikes = []float64{0.0005, 0.003, 0.01}[w.rng.IntN(3)]
 	for _, c := range w.topo.channels {

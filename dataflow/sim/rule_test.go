@@ -25,6 +25,7 @@ type rules struct {
 	forgetReserved    bool // after a restart all that is sent takes credit
 	ackBeforeStored   bool // a frame counts as handed over before the stream has it
 	purgeByPosition   bool // a purge takes all frames up to a place in the stream
+	keepConsumed      bool // a stream is purged for counting checkpoints only
 	truncateAtOnce    bool // log and older parts are given up as soon as a part is durable
 	countAside        bool // a part counts what is set aside as consumed
 	blindWrites       bool // epochs are written without compare-and-set
@@ -61,6 +62,13 @@ func detaching(p *profile) {
 	p.goneAfter, p.checkpoints.DetachAfterMs = 100*time.Millisecond, 50
 }
 
+// failing is a profile in which no checkpoint succeeds for a long time.
+func failing(p *profile) {
+	busy(p)
+	p.storm, p.streamFrames, p.bounds.Behind = 5*time.Second, 64, 32
+	p.persist, p.checkpoints.TimeoutMs = 300*time.Millisecond, 200
+}
+
 var ruleCases = []ruleCase{
 	{"output-rule", rules{handOverUnsynced: true}, "merge", []string{"power"}, busy},
 	{"output-rule-local", rules{handOverUnsynced: true}, "local", []string{"power"}, busy},
@@ -71,6 +79,7 @@ var ruleCases = []ruleCase{
 	{"finished", rules{forgetFinished: true}, "shuffle", nil, busy},
 	{"repeats-free", rules{forgetReserved: true}, "diamond", []string{"power-all", "site"}, narrow},
 	{"purge-subject", rules{purgeByPosition: true}, "shuffle", nil, busy},
+	{"relief", rules{keepConsumed: true}, "merge", []string{"save", "slow"}, failing},
 	{"truncate-counting", rules{truncateAtOnce: true}, "shuffle", []string{"empty", "tail"}, busy},
 	{"durability", rules{ackBeforeStored: true}, "shuffle", []string{"kill"}, busy},
 	{"numbers", rules{trustNumbers: true}, "device", nil, detaching},
