@@ -9,7 +9,7 @@ import (
 // TestInboxMakesRoom: what lies in the stream behind the task's number goes when there is too much of
 // it, and what lies beyond a gap when nothing else is left.
 func TestInboxMakesRoom(t *testing.T) {
-	place := func(seqs ...uint64) (all []place) {
+	at := func(seqs ...uint64) (all []place) {
 		for _, s := range seqs {
 			all = append(all, place{seq: 100 + s, last: abs.Seq(s)})
 		}
@@ -24,13 +24,13 @@ func TestInboxMakesRoom(t *testing.T) {
 		want    uint64
 		left    int
 	}{
-		{"room", place(1, 2, 3), 4, 0, false, 0, 3},
-		{"all consumed", place(1, 2, 3, 4), 5, 0, false, 104, 0},
-		{"some held", place(1, 2, 3, 4), 3, 2, false, 102, 2},
-		{"the first is held", place(1, 2, 3, 4), 1, 4, false, 0, 4},
-		{"a gap", place(1, 6, 7, 8), 2, 0, false, 108, 0},
-		{"a gap behind what is held", place(1, 2, 7, 8), 2, 1, false, 101, 3},
-		{"dropped for want of memory", place(1, 2, 3, 4), 3, 0, true, 102, 2},
+		{"room", at(1, 2, 3), 4, 0, false, 0, 3},
+		{"all consumed", at(1, 2, 3, 4), 5, 0, false, 104, 0},
+		{"some held", at(1, 2, 3, 4), 3, 2, false, 102, 2},
+		{"the first is held", at(1, 2, 3, 4), 1, 4, false, 0, 4},
+		{"a gap", at(1, 6, 7, 8), 2, 0, false, 108, 0},
+		{"a gap behind what is held", at(1, 2, 7, 8), 2, 1, false, 101, 3},
+		{"dropped for want of memory", at(1, 2, 3, 4), 3, 0, true, 102, 2},
 	} {
 		in := &inChannel{places: c.places, next: c.next, held: make([]heldFrame, c.held), dropped: c.dropped}
 		mustEqual(t, c.name+": purged up to", in.excess(3), c.want)
