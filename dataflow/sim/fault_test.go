@@ -44,7 +44,6 @@ type chaos struct {
 	failSaves int
 	slowUntil map[string]time.Duration
 	at        int // the only strike is after this event; 0: by chance
-	only      *fault
 	calmSince time.Duration
 }
 
