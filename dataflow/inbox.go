@@ -288,17 +288,27 @@ func (c *inChannel) excess(limit int) uint64 {
 	return c.purgeable(c.next - 1)
 }
 
+// purgeFrames is how many frames of a channel are purged together: a request costs more than a few
+// small frames that stay.
+const purgeFrames = 8
+
+// passed is how many of the channel's frames in the stream hold no item above upto.
+func (c *inChannel) passed(upto abs.Seq) int {
+	n := 0
+	for n < len(c.places) && c.places[n].last <= upto {
+		n++
+	}
+	return n
+}
+
 // purgeable returns the stream sequence of the channel's last frame whose items are all at most
 // upto, 0 if there is none, and forgets those up to it.
 func (c *inChannel) purgeable(upto abs.Seq) uint64 {
-	var seq uint64
-	n := 0
-	for _, p := range c.places {
-		if p.last > upto {
-			break
-		}
-		seq, n = p.seq, n+1
+	n := c.passed(upto)
+	if n == 0 {
+		return 0
 	}
+	seq := c.places[n-1].seq
 	c.places = c.places[n:]
 	return seq
 }

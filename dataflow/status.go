@@ -169,6 +169,9 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 	t.mail.post(func() {
 		seqs := map[int]uint64{}
 		for _, c := range t.inbox.chans {
+			if c.passed(consumed[c.ID]) < purgeFrames {
+				continue
+			}
 			if seq := c.purgeable(consumed[c.ID]); seq > 0 {
 				seqs[c.Index] = seq
 			}

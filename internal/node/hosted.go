@@ -294,6 +294,23 @@ func (h *hostedJob) count(rec abs.EpochRecord) error {
 	return nil
 }
 
+// Old snapshots are dropped some at a time, since every transaction costs a device tens of kilobytes.
+const (
+	dropParts = 4
+	dropBytes = 1 << 20
+)
+
+// dropped is how many bytes of changes the parts below a version hold.
+func dropped(parts []dataflow.PartInfo, below uint64) int64 {
+	var n int64
+	for _, p := range parts {
+		if uint64(p.Version) < below {
+			n += p.Bytes
+		}
+	}
+	return n
+}
+
 // truncate gives up what lies before a part that counts.
 func (r *runner) truncate(part abs.Part) error {
 	if err := r.entries.Truncate(part.Pos); err != nil {
@@ -309,7 +326,7 @@ func (r *runner) truncate(part abs.Part) error {
 			keep = append(keep, p.Version)
 		}
 	}
-	if len(keep) > 0 && len(keep) < len(parts) {
+	if old := len(parts) - len(keep); len(keep) > 0 && (old >= dropParts || dropped(parts, part.Version) >= dropBytes) {
 		if err := r.a.store.Drop(r.name, keep); err != nil {
 			return err
 		}
