@@ -48,6 +48,9 @@ func (p *program) printCheckpoints(list []api.Checkpoint, asJSON bool) error {
 		if c.Final {
 			state += ", final"
 		}
+		if c.Savepoint != "" {
+			state += ", " + c.Savepoint
+		}
 		t.add(c.Epoch, state, c.Generation, timeText(c.Started), c.Parts, bytesText(c.Bytes),
 			msText(c.TookMS), msText(c.AlignMS), msText(c.FreezeMS), msText(c.PersistMS), msText(c.ReplicateMS), c.Reason)
 	}
@@ -56,6 +59,7 @@ func (p *program) printCheckpoints(list []api.Checkpoint, asJSON bool) error {
 
 type checkpointNowCmd struct {
 	jobName
+	Name string `placeholder:"NAME" help:"Name the checkpoint; of those that were asked for the newest are kept."`
 	remote
 	output
 	waiting
@@ -67,7 +71,7 @@ func (c checkpointNowCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	cp, err := cl.CheckpointNow(ctx, c.Job, c.Timeout)
+	cp, err := cl.CheckpointNow(ctx, c.Job, c.Name, c.Timeout)
 	if err != nil {
 		return fmt.Errorf("checkpoint of %s: %w", c.Job, err)
 	}

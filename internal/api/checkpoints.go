@@ -25,6 +25,8 @@ type Checkpoint struct {
 	PersistMS  float64   `json:"persist_ms"`
 	// ReplicateMS is 0 until it is replicated.
 	ReplicateMS float64 `json:"replicate_ms"`
+	// Savepoint is its name, if it was asked for.
+	Savepoint string `json:"savepoint,omitempty"`
 	// Final: taken when the job was stopped and drained.
 	Final bool `json:"final"`
 	// Reason tells why it was aborted.

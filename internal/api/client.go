@@ -124,9 +124,13 @@ func (c *Client) Checkpoints(ctx context.Context, job string) ([]Checkpoint, err
 	return get[[]Checkpoint](ctx, c, "jobs", job, "checkpoints")
 }
 
-// CheckpointNow takes a checkpoint and waits up to timeout until it counts.
-func (c *Client) CheckpointNow(ctx context.Context, job string, timeout time.Duration) (Checkpoint, error) {
-	return send[Checkpoint](ctx, c, request{method: http.MethodPost, path: []string{"jobs", job, "checkpoints"}}.waits(timeout))
+// CheckpointNow takes a savepoint, named if name is not empty, and waits up to timeout until it counts.
+func (c *Client) CheckpointNow(ctx context.Context, job, name string, timeout time.Duration) (Checkpoint, error) {
+	r := request{method: http.MethodPost, path: []string{"jobs", job, "checkpoints"}}.waits(timeout)
+	if name != "" {
+		r.query.Set("name", name)
+	}
+	return send[Checkpoint](ctx, c, r)
 }
 
 // ExportCheckpoint writes a checkpoint to w and returns the number of bytes; epoch 0 is the newest

@@ -311,7 +311,7 @@ func (s *stage) drain(ctx context.Context) error {
 		}
 	}
 	// A checkpoint that begins now comes after every reading at every task.
-	if _, err := s.hub.Client().CheckpointNow(ctx, jobName, applyPatience); err != nil {
+	if _, err := s.hub.Client().CheckpointNow(ctx, jobName, "", applyPatience); err != nil {
 		return fmt.Errorf("last checkpoint: %w", err)
 	}
 	return until(ctx, stuckAfter, "the counts to come to rest", func(context.Context) bool { return s.book.quiet() > quietFor })

@@ -728,7 +728,7 @@ func (a *Agent) fillRunning(ctx context.Context, j *api.Job) {
 func checkpointOf(job string, rec abs.EpochRecord) api.Checkpoint {
 	c := api.Checkpoint{
 		Job: job, Epoch: uint64(rec.Epoch), Generation: uint32(rec.Generation), Started: millis(rec.StartedMs),
-		Parts: len(rec.Parts), Final: rec.Final, Reason: rec.Reason,
+		Parts: len(rec.Parts), Savepoint: rec.Savepoint, Final: rec.Final, Reason: rec.Reason,
 		State: map[abs.EpochState]string{
 			abs.Started: api.CheckpointRunning, abs.Committed: api.CheckpointComplete,
 			abs.Replicated: api.CheckpointReplicated, abs.Aborted: api.CheckpointAborted,
@@ -770,11 +770,16 @@ func (a *Agent) Checkpoints(ctx context.Context, name string) ([]api.Checkpoint,
 }
 
 // CheckpointNow implements [web.Checkpoints].
-func (a *Agent) CheckpointNow(ctx context.Context, name string) (api.Checkpoint, error) {
+func (a *Agent) CheckpointNow(ctx context.Context, name, savepoint string) (api.Checkpoint, error) {
 	if h := a.hostedJob(name); h == nil || h.record().State == jobDeleted {
 		return api.Checkpoint{}, a.failure(name, wnats.ErrNotFound)
 	}
-	savepoint := fmt.Sprintf("manual-%d", a.now())
+	if savepoint == "" {
+		savepoint = fmt.Sprintf("manual-%d", a.now())
+	}
+	if !namePattern.MatchString(savepoint) {
+		return api.Checkpoint{}, api.Invalid("use up to 64 letters, digits, - and _", "a checkpoint cannot be named %q", savepoint)
+	}
 	reply, err := a.callCoordinator(ctx, coordinatorCall{Op: "savepoint", Job: name, Name: savepoint})
 	if err != nil {
 		return api.Checkpoint{}, api.Unavailable("agent agents list shows who coordinates", "no coordinator answers: %v", err)

@@ -74,8 +74,9 @@ type Operators interface {
 type Checkpoints interface {
 	// Checkpoints lists a job's checkpoints, oldest first.
 	Checkpoints(ctx context.Context, job string) ([]api.Checkpoint, error)
-	// CheckpointNow takes one and returns when it counts.
-	CheckpointNow(ctx context.Context, job string) (api.Checkpoint, error)
+	// CheckpointNow takes one, a savepoint, and returns when it counts. Without a name it is given one; a
+	// name that a checkpoint has already returns that one.
+	CheckpointNow(ctx context.Context, job, name string) (api.Checkpoint, error)
 	// ExportCheckpoint writes one, self-contained, to w; epoch 0 is the newest that counts. An
 	// error before the first byte becomes an HTTP error; a later one breaks the connection, so
 	// the format must make a cut-off file recognisable.

@@ -245,7 +245,7 @@ func (s *Server) checkpoints(ctx context.Context, r *http.Request) (any, error) 
 }
 
 func (s *Server) checkpointNow(ctx context.Context, r *http.Request) (any, error) {
-	return s.backend.CheckpointNow(ctx, r.PathValue("job"))
+	return s.backend.CheckpointNow(ctx, r.PathValue("job"), r.URL.Query().Get("name"))
 }
 
 func (s *Server) export(w http.ResponseWriter, r *http.Request) {

@@ -86,7 +86,7 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		{"delete", func() (any, error) { return nil, c.DeleteJob(ctx, "x", true, time.Minute) }, `null`},
 		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"value":{"base64":"/wA="}`},
 		{"checkpoints", func() (any, error) { return c.Checkpoints(ctx, "new") }, `[]`},
-		{"checkpoint now", func() (any, error) { return c.CheckpointNow(ctx, "x", time.Minute) }, `"state":"replicated"`},
+		{"checkpoint now", func() (any, error) { return c.CheckpointNow(ctx, "x", "", time.Minute) }, `"state":"replicated"`},
 		{"export newest", func() (any, error) {
 			_, err := c.ExportCheckpoint(ctx, "x", 0, &file)
 			return file.String(), err

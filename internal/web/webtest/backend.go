@@ -202,7 +202,7 @@ func (b *Backend) Checkpoints(_ context.Context, job string) ([]api.Checkpoint, 
 }
 
 // CheckpointNow implements web.Backend.
-func (b *Backend) CheckpointNow(_ context.Context, job string) (api.Checkpoint, error) {
+func (b *Backend) CheckpointNow(_ context.Context, job, _ string) (api.Checkpoint, error) {
 	return api.Checkpoint{Job: job, Epoch: 3, State: api.CheckpointReplicated, Bytes: 4096, TookMS: 12}, nil
 }
 
