@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,7 +132,9 @@ func TestTaskReplayIsOvertaken(t *testing.T) {
 	s.step()
 	s.save()
 	s.settle()
-	mustEqual(t, "restored again", s.notes.recovery[1].Epoch, 1)
+	again := s.notes.recovery[1]
+	mustEqual(t, "restored again", again.Epoch, 1)
+	mustEqual(t, "for that reason", strings.HasSuffix(again.Reason, "a part further on has become durable"), true)
 	s.receive(rec("a", ""), rec("b", ""))
 	s.settle()
 	got := s.sink.got()
