@@ -450,8 +450,9 @@ type behindError struct{ err error }
 func (e *behindError) Error() string { return e.err.Error() }
 
 // overtake restores the task to its newest part, if that is further on than the task is. Replay of an
-// older one was overtaken: the newer part has become durable meanwhile, or counts even, so that nobody
-// needs what lies before it and the log and the stream need not have it any more.
+// older one was overtaken: the newer part has become durable meanwhile, or counts even, so that the log
+// need not have what lies before it. (A task that replays to serve a receiver is overtaken only by a
+// checkpoint that counts: then the receiver's own part is beyond what it serves.)
 func (t *Task) overtake(ctx context.Context, cause error) (bool, error) {
 	parts, err := t.env.Store.Parts(t.spec.Name())
 	if err != nil {

@@ -175,9 +175,6 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 			if seq := c.purgeable(consumed[c.ID]); seq > 0 {
 				seqs[c.Index] = seq
 			}
-			if t.follow != nil && c.next <= consumed[c.ID] {
-				t.behind = "a checkpoint counts in which the task is further on"
-			}
 		}
 		reply(seqs)
 	})

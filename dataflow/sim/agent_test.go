@@ -387,6 +387,7 @@ type runner struct {
 	committed bool
 	floor     abs.Epoch
 	floored   bool
+	counted   abs.Position // of the part up to which log and parts were given up
 	run       *taskRun // nil while it does not run
 	records   []abs.EpochRecord
 	reports   map[abs.Epoch]dataflow.PartReport
@@ -521,8 +522,11 @@ func (r *runner) epoch(rec abs.EpochRecord) {
 	}
 }
 
-// answer acknowledges again what is durable: the first answer may have been lost.
+// answer gives what a record asks for and is there: the first answer may have been lost.
 func (r *runner) answer(rec abs.EpochRecord) {
+	if part, ok := rec.Parts[r.t.id]; ok && rec.State == abs.Committed && len(part.Packs) == 0 && r.p.w.profile.checkpoints.Replicate {
+		r.replicate(rec.Epoch, part, workTries)
+	}
 	if rec.State != abs.Started {
 		return
 	}
@@ -547,6 +551,29 @@ func (r *runner) answer(rec abs.EpochRecord) {
 	}
 }
 
+// replicate puts a part into the object store, unless a newer checkpoint makes that needless.
+func (r *runner) replicate(epoch abs.Epoch, part abs.Part, tries int) {
+	r.p.after(r.p.w.some(r.p.w.profile.persist), func() {
+		for e, rec := range r.p.epochs {
+			if e > epoch && rec.Manifest() {
+				return
+			}
+		}
+		if _, err := (store{r.p.a.disk}).state(r.t.name(), dataflow.Version(part.Version)); err != nil {
+			r.p.w.fail("%s of %v is to be replicated, but %v", r.t.id, epoch, err)
+		}
+		if r.p.a.cut && tries > 1 {
+			r.p.after(workRetry, func() { r.replicate(epoch, part, tries-1) })
+			return
+		}
+		if !r.p.a.cut {
+			r.p.w.kv.putReplica(abs.ReplicaAck{
+				Task: r.t.id, Epoch: part.Epoch, Generation: part.Generation, Version: part.Version, Packs: []string{"pack"},
+			})
+		}
+	})
+}
+
 func ackOf(rep dataflow.PartReport) abs.Ack {
 	return abs.Ack{
 		Task: abs.TaskID(taskOf(rep.Info.Task)), Epoch: rep.Info.Epoch, Generation: rep.Info.Generation,
@@ -563,6 +590,7 @@ func (r *runner) truncate(part abs.Part) {
 		r.p.w.fail("%v", err)
 	}
 	store{r.p.a.disk}.drop(r.t.name(), part.Version)
+	r.counted = part.Pos
 	r.p.w.trace("%s: log given up to %d, parts below %d", r.t.id, part.Pos, part.Version)
 	run := r.run
 	if run == nil || run.in == nil {

@@ -17,6 +17,7 @@ type kv struct {
 	history  []abs.Epoch // of every change
 	acks     map[ackID]ackEntry
 	ackLog   []ackID
+	replicas []abs.ReplicaAck
 }
 
 // versioned is a value as it is stored.
@@ -104,6 +105,15 @@ func (k *kv) putAck(a abs.Ack) {
 	}
 }
 
+// putReplica notes that a part is in the object store.
+func (k *kv) putReplica(a abs.ReplicaAck) {
+	k.replicas = append(k.replicas, a)
+	k.w.trace("kv: part %d of %s is replicated", a.Version, a.Task)
+	for _, l := range k.w.leaders {
+		l.watchReplicas()
+	}
+}
+
 func (k *kv) recovered() abs.Recovered {
 	var out abs.Recovered
 	for _, e := range k.epochs() {
@@ -113,6 +123,7 @@ func (k *kv) recovered() abs.Recovered {
 	for _, id := range k.ackLog {
 		out.Acks = append(out.Acks, k.acks[id].ack)
 	}
+	out.Replicas = slices.Clone(k.replicas)
 	return out
 }
 
@@ -129,9 +140,10 @@ type leader struct {
 	waiting []abs.Notice  // meanwhile
 	records int           // of the history that its watch has delivered
 	acks    int
+	copies  int
 	dead    bool
 
-	watchingRecords, watchingAcks bool
+	watchingRecords, watchingAcks, watchingReplicas bool
 }
 
 // leaseTime is after how long another agent may take over from a coordinator that is not heard of.
@@ -177,6 +189,7 @@ func (w *world) newTerm() {
 	w.leaders = append(w.leaders, l)
 	l.watchRecords()
 	l.watchAcks()
+	l.watchReplicas()
 	l.tick()
 }
 
@@ -301,6 +314,26 @@ func (l *leader) watchAcks() {
 			l.acks++
 			l.step(a)
 			l.watchAcks()
+		}
+	})
+}
+
+func (l *leader) watchReplicas() {
+	if l.watchingReplicas {
+		return
+	}
+	l.watchingReplicas = true
+	l.after(l.w.some(l.w.profile.control), func() {
+		l.watchingReplicas = false
+		if l.host.cut {
+			l.after(time.Second, l.watchReplicas)
+			return
+		}
+		if l.copies < len(l.w.kv.replicas) {
+			a := l.w.kv.replicas[l.copies]
+			l.copies++
+			l.step(a)
+			l.watchReplicas()
 		}
 	})
 }

@@ -277,6 +277,12 @@ func (o *oracle) kept() string {
 			if err != nil || len(parts) > leftParts {
 				return fmt.Sprintf("%s keeps %d parts (%v)", r.t.id, len(parts), err)
 			}
+			if r.run == nil {
+				return fmt.Sprintf("%s does not run", r.t.id)
+			}
+			if st := r.run.task.Status(); st.HandedOver < r.counted || st.Held > leftFrames || st.Unhanded > 0 {
+				return fmt.Sprintf("%s has sent up to %d, the counting part is at %d; %d items are held, %d are for its sink", r.t.id, st.HandedOver, r.counted, st.Held, st.Unhanded)
+			}
 		}
 	}
 	for _, t := range o.w.topo.tasks {

@@ -54,6 +54,9 @@ func newProfile(w *world, opt options) profile {
 		p.poison = 0.05
 	}
 	if w.one(3) {
+		p.checkpoints.Replicate, p.checkpoints.ReplicaTimeoutMs = true, int64(pick(100, 1500))
+	}
+	if w.one(3) {
 		p.laggard = w.topo.agents()[w.rng.IntN(len(w.topo.agents()))]
 	}
 	if w.one(12) {

@@ -10,7 +10,7 @@ import (
 
 var (
 	flagSeed   = flag.Uint64("sim.seed", 0, "run this seed only (TestSeed)")
-	flagSeeds  = flag.Uint64("sim.seeds", 25, "seeds per topology")
+	flagSeeds  = flag.Uint64("sim.seeds", 50, "seeds per topology")
 	flagStride = flag.Int("sim.stride", 41, "TestEveryStep strikes after every so manieth event")
 	flagTopo   = flag.String("sim.topo", "", "run this topology only")
 	flagFaults = flag.String("sim.faults", "", "kinds of faults, with commas between; empty: all")
@@ -57,6 +57,27 @@ func TestSeed(t *testing.T) {
 	t.Logf("%d events, %v, %v", w.count, w.now, w.chaos.counts)
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSameSeedSameRun is what makes a failure worth having.
+func TestSameSeedSameRun(t *testing.T) {
+	if *flagSeed != 0 {
+		return
+	}
+	for _, topo := range topologies {
+		var runs [2][]string
+		for i := range runs {
+			opt := options{trace: func(line string) { runs[i] = append(runs[i], line) }}
+			if _, err := simulate(topo, 3, opt); err != nil {
+				t.Fatalf("%s: %v", topo.name, err)
+			}
+		}
+		for i, line := range runs[0] {
+			if i >= len(runs[1]) || line != runs[1][i] {
+				t.Fatalf("%s: line %d was %q the first time", topo.name, i, line)
+			}
+		}
 	}
 }
 
@@ -117,7 +138,7 @@ func TestSeeds(t *testing.T) {
 					total[what] += n
 				}
 			}
-			t.Logf("%d events, %v", events, total)
+			t.Logf("%d seeds, %d events, %v", *flagSeeds, events, total)
 		})
 	}
 }
