@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,6 +108,7 @@ type stage struct {
 type outage struct {
 	agent    *fleet.Agent
 	recovery time.Duration // from the start of the new process to the first new output
+	tasks    []api.Task    // how the agent's tasks came back
 }
 
 func (s *stage) run(ctx context.Context) error {
@@ -280,9 +282,20 @@ func (s *stage) kill(ctx context.Context, a *fleet.Agent, match func(sensor stri
 		return fmt.Errorf("after the restart of %s: %w", a.Name, err)
 	}
 	took := time.Since(a.Started())
-	s.outages = append(s.outages, outage{a, took})
 	s.out.event("first new output %.2f s after the start of the process", took.Seconds())
+	s.outages = append(s.outages, outage{a, took, recovered(ctx, a)})
 	return nil
+}
+
+// recovered asks an agent how its tasks came back, once they have.
+func recovered(ctx context.Context, a *fleet.Agent) (tasks []api.Task) {
+	// What is not known in time is missing in the table and nowhere else.
+	_ = until(ctx, askPatience, "the recovery to be complete", func(ctx context.Context) bool {
+		st, err := a.Client().Status(ctx)
+		tasks = st.Tasks
+		return err == nil && !slices.ContainsFunc(tasks, func(t api.Task) bool { return t.Recovery == nil || !t.Recovery.Done })
+	})
+	return tasks
 }
 
 func (s *stage) firstOutput(ctx context.Context, next <-chan time.Time) error {

@@ -124,19 +124,36 @@ func (s *stage) agentOutcome(a *fleet.Agent, agents []api.Agent, tasks []api.Tas
 		if o.agent == a {
 			out.kills++
 			out.recovery = o.recovery
+			out.add(o.tasks)
 		}
 	}
-	for _, t := range tasks {
-		if r := t.Recovery; t.Agent == a.Name && r != nil {
-			if !slices.Contains(out.levels, r.Level) {
-				out.levels = append(out.levels, r.Level)
-			}
-			out.held += r.HeldBack
-			out.compared += r.Compared
-			out.differed += r.Differing
-		}
-	}
+	out.add(slices.DeleteFunc(slices.Clone(tasks), func(t api.Task) bool { return t.Agent != a.Name || s.noted(t) }))
 	return out
+}
+
+// noted tells whether a task's last recovery is that of one of the outages.
+func (s *stage) noted(t api.Task) bool {
+	return slices.ContainsFunc(s.outages, func(o outage) bool {
+		return slices.ContainsFunc(o.tasks, func(before api.Task) bool {
+			return before.ID == t.ID && before.Recovery != nil && t.Recovery != nil && before.Recovery.At.Equal(t.Recovery.At)
+		})
+	})
+}
+
+// add adds the recoveries of tasks.
+func (o *agentOutcome) add(tasks []api.Task) {
+	for _, t := range tasks {
+		r := t.Recovery
+		if r == nil {
+			continue
+		}
+		if !slices.Contains(o.levels, r.Level) {
+			o.levels = append(o.levels, r.Level)
+		}
+		o.held += r.HeldBack
+		o.compared += r.Compared
+		o.differed += r.Differing
+	}
 }
 
 // exact also asks for what replay was compared with.
@@ -180,7 +197,9 @@ func (o outcome) table() string {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\n", a.name, a.kills, a.restarts, recovery, level, a.held, a.compared, a.differed)
 	}
 	w.Flush()
-	b.WriteString("recovery is from the start of the process to the first new output\n\n")
+	b.WriteString("recovery: from the start of the process to the first new output\n")
+	b.WriteString("L1: from its own disk, nobody else restarts; rewind: sent again what a receiver lacked\n")
+	b.WriteString("held back: outputs that were regenerated and that the receiver had; compared: checksums of such\n\n")
 	for _, f := range v.Faults {
 		fmt.Fprintf(&b, "  %s\n", f)
 	}
