@@ -388,7 +388,7 @@ type runner struct {
 	floor     abs.Epoch
 	floored   bool
 	counted   abs.Position // of the part up to which log and parts were given up
-	run       *taskRun // nil while it does not run
+	run       *taskRun     // nil while it does not run
 	records   []abs.EpochRecord
 	reports   map[abs.Epoch]dataflow.PartReport
 }
