@@ -61,6 +61,7 @@ type inChannel struct {
 	bytes   int         // held
 	loop    []heldFrame // of a restored loop log, not yet taken: held whatever becomes of the stream
 	places  []place     // frames in the stream, for purging
+	owed    uint64      // sequence up to which a purge has failed
 	gap     bool        // the number after those held is not to be had from the stream
 	rewind  bool        // gap, and nothing else is left to do first: the sender must send from next again
 	dropped bool        // frames were dropped for want of memory: they are still in the stream
@@ -109,7 +110,7 @@ func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 func (in *inbox) restart() {
 	in.bytes, in.reading = 0, true
 	for _, c := range in.chans {
-		c.places = nil
+		c.places, c.owed = nil, 0
 		c.seek(c.next, c.sum)
 		c.reload()
 	}
@@ -276,16 +277,17 @@ func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
 // them, 0 if there is room. If none is held, all that came was consumed or lies behind a gap, and is
 // sent again when the gap is filled.
 func (c *inChannel) excess(limit int) uint64 {
-	n := len(c.places)
+	seq, n := c.owed, len(c.places)
+	c.owed = 0
 	switch {
 	case n <= limit:
-		return 0
+		return seq
 	case len(c.held) == 0 && !c.dropped:
-		seq := c.places[n-1].seq
+		seq = c.places[n-1].seq
 		c.places = nil
 		return seq
 	}
-	return c.purgeable(c.next - 1)
+	return max(seq, c.purgeable(c.next-1))
 }
 
 // purgeFrames is how many frames of a channel are purged together: a request costs more than a few

@@ -36,4 +36,7 @@ func TestInboxMakesRoom(t *testing.T) {
 		mustEqual(t, c.name+": purged up to", in.excess(3), c.want)
 		mustEqual(t, c.name+": places left", len(in.places), c.left)
 	}
+	failed := &inChannel{places: at(1), next: 2, owed: 99}
+	mustEqual(t, "asked for again", failed.excess(3), 99)
+	mustEqual(t, "once", failed.excess(3), 0)
 }

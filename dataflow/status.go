@@ -182,14 +182,19 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 
 // relieve makes room in the input stream.
 func (t *Task) relieve() {
-	seqs := map[int]uint64{}
-	for _, c := range t.inbox.chans {
-		if seq := c.excess(t.inbox.behind); seq > 0 {
-			seqs[c.Index] = seq
-		}
+	if t.env.Relieve == nil {
+		return
 	}
-	if len(seqs) > 0 && t.env.Relieve != nil {
-		t.env.Relieve(seqs)
+	for _, c := range t.inbox.chans {
+		seq := c.excess(t.inbox.behind)
+		if seq == 0 {
+			continue
+		}
+		t.env.Relieve(c.Index, seq, func(err error) {
+			if err != nil {
+				t.mail.post(func() { c.owed = max(c.owed, seq) })
+			}
+		})
 	}
 }
 

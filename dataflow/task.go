@@ -49,10 +49,10 @@ type Env struct {
 	Floor    abs.Epoch
 	Base     *PartInfo
 	BaseHere bool
-	// Relieve, if not nil, purges the input stream's channels up to sequences, in the background. It is
-	// called when no checkpoint has counted for so long that the stream would become full. What it takes
-	// is made again by upstream if the task should need it.
-	Relieve func(seqs map[int]uint64)
+	// Relieve, if not nil, purges a channel of the input stream up to a sequence, in the background, and
+	// calls done from any goroutine, once. It is called when no checkpoint has counted for so long that
+	// the stream would become full. What it takes is made again by upstream if the task should need it.
+	Relieve func(channel int, seq uint64, done func(error))
 	// Bounds limit what the task holds; zero fields stand for the defaults.
 	Bounds Bounds
 	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.

@@ -624,29 +624,35 @@ func (r *taskRun) after(d time.Duration, do func()) {
 	})
 }
 
-// purge removes frames from the input stream, after a while.
+// purge removes frames from the input stream.
 func (r *taskRun) purge(seqs map[int]uint64) {
-	p := r.r.p
 	for _, channel := range slices.Sorted(mapKeys(seqs)) {
-		p.purges++
-		p.after(p.w.some(p.w.profile.control), func() {
-			p.purges--
-			if err := r.in.Purge(context.Background(), channel, seqs[channel]); err != nil {
-				p.w.trace("%s: %v", r.r.t.id, err)
-			}
-		})
+		r.purgeChannel(channel, seqs[channel], func(error) {})
 	}
 }
 
+func (r *taskRun) purgeChannel(channel int, seq uint64, done func(error)) {
+	p := r.r.p
+	p.purges++
+	p.after(p.w.some(p.w.profile.control), func() {
+		p.purges--
+		err := r.in.Purge(context.Background(), channel, seq)
+		if err != nil {
+			p.w.trace("%s: %v", r.r.t.id, err)
+		}
+		done(err)
+	})
+}
+
 // relieve purges what no counting checkpoint has: it may have to be made again.
-func (r *taskRun) relieve(seqs map[int]uint64) {
+func (r *taskRun) relieve(channel int, seq uint64, done func(error)) {
 	r.w().chaos.count("stream relieved")
 	for _, f := range r.in.s.frames {
-		if upto, ok := seqs[f.channel]; ok && f.seq <= upto {
-			r.in.s.lost[f.channel] = max(r.in.s.lost[f.channel], f.last)
+		if f.channel == channel && f.seq <= seq {
+			r.in.s.lost[channel] = max(r.in.s.lost[channel], f.last)
 		}
 	}
-	r.purge(seqs)
+	r.purgeChannel(channel, seq, done)
 }
 
 func (r *taskRun) tick() {

@@ -259,7 +259,7 @@ func (o *oracle) expected() int {
 // Bounds of what may be left when nothing flows but barriers.
 const (
 	leftEntries = 24 // of a task's log: what belongs to the epochs since the counting one
-	leftFrames  = 6  // of a channel
+	leftFrames  = 14 // of a channel
 	leftParts   = 4
 )
 
