@@ -239,6 +239,26 @@ func (a *Agent) callAll(ctx context.Context, agents []string, request []byte, ta
 	wg.Wait()
 }
 
+// touchPatience bounds the wait of a request for the control plane: an agent that has just started is
+// in touch with it within a second.
+const touchPatience = 5 * time.Second
+
+// inTouch waits until the agent is in touch with the control plane.
+func (a *Agent) inTouch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, touchPatience)
+	defer cancel()
+	for a.currentCluster() == "" {
+		if !sleep(ctx, pollEvery) {
+			why := "it has not answered yet"
+			if s := a.conn.State(); s.Err != nil {
+				why = s.Err.Error()
+			}
+			return api.Unavailable("agent status shows its connections", "the agent is not in touch with the control plane: %s", why)
+		}
+	}
+	return nil
+}
+
 // plan makes the physical plan of a job file.
 func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jobRecord, map[string]string, error) {
 	file, err := job.Parse(src.File, []byte(src.YAML))
@@ -248,6 +268,9 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 	graph, err := job.Build(file)
 	if err != nil {
 		return nil, nil, nil, api.Invalid("", "%v", err)
+	}
+	if err := a.inTouch(ctx); err != nil {
+		return nil, nil, nil, err
 	}
 	modules, err := a.resolve(ctx, file, src)
 	if err != nil {
@@ -494,6 +517,9 @@ func (h *hostedJob) committedIn(gen abs.Generation) bool {
 
 // StopJob implements [web.Jobs].
 func (a *Agent) StopJob(ctx context.Context, name string) (api.Checkpoint, error) {
+	if err := a.inTouch(ctx); err != nil {
+		return api.Checkpoint{}, err
+	}
 	rec, err := a.changeState(ctx, name, jobStopping, nil)
 	if err != nil {
 		return api.Checkpoint{}, err
@@ -571,6 +597,9 @@ func (a *Agent) failure(name string, err error) error {
 
 // DeleteJob implements [web.Jobs].
 func (a *Agent) DeleteJob(ctx context.Context, name string, force bool) error {
+	if err := a.inTouch(ctx); err != nil {
+		return err
+	}
 	rec, err := a.jobRecord(ctx, name)
 	if err != nil {
 		return a.failure(name, err)
@@ -751,6 +780,9 @@ func checkpointOf(job string, rec abs.EpochRecord) api.Checkpoint {
 
 // Checkpoints implements [web.Checkpoints].
 func (a *Agent) Checkpoints(ctx context.Context, name string) ([]api.Checkpoint, error) {
+	if err := a.inTouch(ctx); err != nil {
+		return nil, err
+	}
 	if h := a.hostedJob(name); h == nil || h.record().State == jobDeleted {
 		return nil, a.failure(name, wnats.ErrNotFound)
 	}
@@ -771,6 +803,9 @@ func (a *Agent) Checkpoints(ctx context.Context, name string) ([]api.Checkpoint,
 
 // CheckpointNow implements [web.Checkpoints].
 func (a *Agent) CheckpointNow(ctx context.Context, name, savepoint string) (api.Checkpoint, error) {
+	if err := a.inTouch(ctx); err != nil {
+		return api.Checkpoint{}, err
+	}
 	if h := a.hostedJob(name); h == nil || h.record().State == jobDeleted {
 		return api.Checkpoint{}, a.failure(name, wnats.ErrNotFound)
 	}

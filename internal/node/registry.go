@@ -56,6 +56,9 @@ func (a *Agent) checkModule(ctx context.Context, module io.Reader) ([]byte, *was
 
 // storeModule puts a module where all agents find it, and here.
 func (a *Agent) storeModule(ctx context.Context, digest string, b []byte) error {
+	if err := a.inTouch(ctx); err != nil {
+		return err
+	}
 	if err := a.blobs.PutBytes(digest, b); err != nil {
 		return err
 	}
@@ -147,6 +150,9 @@ func (a *Agent) Operator(ctx context.Context, name string) ([]api.Operator, erro
 }
 
 func (a *Agent) operators(ctx context.Context, prefix string) ([]api.Operator, error) {
+	if err := a.inTouch(ctx); err != nil {
+		return nil, err
+	}
 	entries, err := a.conn.KV(wnats.Operators).List(ctx, prefix)
 	if err != nil {
 		return nil, api.Unavailable("", "%v", err)

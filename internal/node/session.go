@@ -178,8 +178,11 @@ func (a *Agent) announce(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.conn.KV(wnats.Agents).Put(ctx, wnats.Key(a.name), value)
-	return err
+	if _, err := a.conn.KV(wnats.Agents).Put(ctx, wnats.Key(a.name), value); err != nil {
+		return err
+	}
+	a.peers.put(rec)
+	return nil
 }
 
 // mergeCopies brings what this agent knows to the control plane, where it is missing or older: after
