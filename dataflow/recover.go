@@ -193,6 +193,9 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error
 		m := meta.Out[o.ID]
 		o.seek(m.Sent, m.Sum, meta.Epoch)
 		o.reserved = max(o.reserved, m.Reserved)
+		if c := t.inbox.byIndex[o.Index]; c != nil { // the receiver is the task itself: it has gone back too
+			o.have, o.checkAt = c.next, 0
+		}
 	}
 	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
 	t.final = meta.Final

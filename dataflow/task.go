@@ -448,6 +448,9 @@ func (t *Task) TakeGrant(ctx context.Context, g Grant) error {
 	if o == nil {
 		return nil
 	}
+	if c := t.inbox.byIndex[o.Index]; c != nil { // the task's own grant, perhaps from before it was restored
+		g.Next, g.Sum = c.next, c.sum
+	}
 	regenerate, err := o.grant(g, t.tick)
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func newProfile(w *world, opt options) profile {
 		p.padding, p.messages = 90_000, 10 // four frames reach the limits of memory and credit
 	}
 	if w.one(4) {
-		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(2000, 1<<20)}
+		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(40*(p.padding+60), 1<<20)}
 	}
 	if p.bounds.Behind = p.streamFrames / 2; p.streamFrames == 64 {
 		p.window = 1 // what is under way must fit, as it does in a real one
