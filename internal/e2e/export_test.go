@@ -36,7 +36,7 @@ func TestExportImport(t *testing.T) {
 	s.terminate()
 	for _, a := range s.fleet.Agents() {
 		s.must(os.RemoveAll(a.Dir))
-		s.command(s.agent, "checkpoint", "import", file, "--data", a.Dir)
+		s.command(agentBinary(), "checkpoint", "import", file, "--data", a.Dir)
 	}
 	s.check(s.within(startPatience, s.fleet.Start))
 	if state := s.job().State; state != api.JobStopped {

@@ -48,3 +48,21 @@ func TestStorm(t *testing.T) {
 	s.judge()
 	s.sameGeneration(1)
 }
+
+// TestBrokerRestart restarts the broker while readings stream in, once beside a kill of a gateway and
+// once beside one of the hub.
+func TestBrokerRestart(t *testing.T) {
+	s := newSite(t)
+	published := s.feed(16 * time.Second)
+	for _, victim := range []*fleet.Agent{s.gateways[0], s.hub} {
+		fleet.Sleep(s.ctx, 3*time.Second+time.Duration(s.rand.Int64N(int64(2*time.Second))))
+		victim.Kill()
+		s.restartBroker(time.Duration(s.rand.Int64N(int64(time.Second))))
+		s.check(victim.Start())
+		s.check(s.within(startPatience, victim.WaitReady))
+	}
+	published()
+	s.settle()
+	s.judge()
+	s.sameGeneration(1)
+}

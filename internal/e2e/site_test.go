@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,17 +58,19 @@ sinks:
 
 // site is a broker, a hub, two gateways, sensors and a reader.
 type site struct {
-	t        *testing.T
-	ctx      context.Context
-	dir      string
-	agent    string // binary
-	broker   string // HOST:PORT
-	jobFile  string
-	fleet    *fleet.Fleet
-	hub      *fleet.Agent
-	gateways []*fleet.Agent
-	rand     *rand.Rand
-	rate     int // readings a second, of all sensors together
+	t          *testing.T
+	ctx        context.Context
+	dir        string
+	agent      string // binary
+	broker     string // HOST:PORT
+	brokerConf string
+	brokerRun  *fleet.Process
+	jobFile    string
+	fleet      *fleet.Fleet
+	hub        *fleet.Agent
+	gateways   []*fleet.Agent
+	rand       *rand.Rand
+	rate       int // readings a second, of all sensors together
 
 	mu     sync.Mutex
 	ledger *ledger.Ledger
@@ -98,7 +101,6 @@ func newSite(t *testing.T, replace ...string) *site {
 		}
 		s.must(os.RemoveAll(s.dir))
 	})
-	s.buildAgent()
 	s.startBroker()
 	s.jobFile = strings.NewReplacer(append(replace, "BROKER", s.broker)...).Replace(jobFile)
 	s.startReader()
@@ -174,12 +176,6 @@ func (s *site) until(patience time.Duration, what string, yes func(context.Conte
 	}))
 }
 
-func (s *site) buildAgent() {
-	s.t.Helper()
-	s.agent = filepath.Join(s.dir, "agent")
-	s.command("go", "build", "-o", s.agent, "github.com/weir-stream/weir/cmd/agent")
-}
-
 // command runs a program to its end and returns what it printed.
 func (s *site) command(program string, args ...string) string {
 	s.t.Helper()
@@ -202,7 +198,7 @@ func (s *site) command(program string, args ...string) string {
 // cli runs the agent's command line against the hub.
 func (s *site) cli(args ...string) string {
 	s.t.Helper()
-	return s.command(s.agent, append(args, "--server", s.hub.URL())...)
+	return s.command(agentBinary(), append(args, "--server", s.hub.URL())...)
 }
 
 // startBroker starts mosquitto with the packaged configuration, on a port and in a directory of its own.
@@ -228,11 +224,18 @@ func (s *site) startBroker() {
 	}
 	file := filepath.Join(s.dir, "mosquitto.conf")
 	s.must(os.WriteFile(file, []byte(conf), 0o600))
-	p := s.start(exec.Command("mosquitto", "-c", file))
+	s.brokerConf = file
+	s.runBroker()
+}
+
+// runBroker starts the broker and waits until it listens.
+func (s *site) runBroker() {
+	s.t.Helper()
+	s.brokerRun = s.start(exec.Command("mosquitto", "-c", s.brokerConf))
 	s.until(startPatience, "mosquitto", func(ctx context.Context) bool {
 		select {
-		case <-p.Gone():
-			s.t.Fatalf("mosquitto ended: %v", p.Err())
+		case <-s.brokerRun.Gone():
+			s.t.Fatalf("mosquitto ended: %v", s.brokerRun.Err())
 		default:
 		}
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.broker)
@@ -242,6 +245,15 @@ func (s *site) startBroker() {
 		c.Close()
 		return true
 	})
+}
+
+// restartBroker stops the broker, which then stores its sessions, and starts it again.
+func (s *site) restartBroker(down time.Duration) {
+	s.t.Helper()
+	s.brokerRun.Signal(syscall.SIGTERM)
+	<-s.brokerRun.Gone()
+	fleet.Sleep(s.ctx, down)
+	s.runBroker()
 }
 
 // start starts a program that runs until the test ends. What it says goes to a file of its name.
@@ -303,7 +315,7 @@ func (s *site) read(r io.ReadCloser) {
 
 func (s *site) addAgents() {
 	s.t.Helper()
-	s.fleet = fleet.New(s.agent, s.dir)
+	s.fleet = fleet.New(agentBinary(), s.dir)
 	var err error
 	s.hub, err = s.fleet.Add(fleet.Options{Name: "hub", Label: "role=hub"})
 	s.must(err)
@@ -314,18 +326,10 @@ func (s *site) addAgents() {
 	}
 }
 
-// pushOperators builds the demo's operators as the README says, and pushes them.
 func (s *site) pushOperators() {
 	s.t.Helper()
-	for _, op := range []string{"parse", "count"} {
-		wasm := filepath.Join(s.dir, op+".wasm")
-		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-o", wasm, ".")
-		cmd.Dir = filepath.Join("..", "..", "examples", "demo", op)
-		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			s.t.Fatalf("build %s: %v\n%s", op, err, out)
-		}
-		s.cli("operator", "push", wasm, "--name", op, "--version", "1.0.0")
+	for _, op := range operators {
+		s.cli("operator", "push", filepath.Join(built, op+".wasm"), "--name", op, "--version", "1.0.0")
 	}
 }
 
