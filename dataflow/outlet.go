@@ -27,6 +27,9 @@ const (
 	// lackTicks is for how long a receiver must ask for the same number before the task is restored to
 	// make it again: what it asks for may have reached its stream just after it had looked.
 	lackTicks = 2
+	// gapTicks is for how long it must ask for what no part can make again before that is a failure. It may
+	// only replay what a checkpoint that counts has made needless, and be about to learn of it.
+	gapTicks = 100
 )
 
 // outlet is the sending end of one channel: it gives items their numbers, cuts them into frames,

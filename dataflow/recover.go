@@ -115,6 +115,11 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		return err
 	}
 	t.aligner.Step(abs.Event{Kind: abs.OnFloor, Epoch: t.env.Floor})
+	for _, c := range t.inbox.chans {
+		if c.ended {
+			t.aligner.Step(abs.Event{Kind: abs.OnEnd, Channel: c.ID})
+		}
+	}
 	t.pos = t.env.Log.Last()
 	look := t.pos
 	if old != nil && t.env.BaseHere {
@@ -128,7 +133,10 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	}
 	t.lastSource.Final = 0 // of the generation that is over
 	t.fullNext = true
-	return t.freeze(t.env.Floor, nil, false)
+	if err := t.freeze(t.env.Floor, nil, false); err != nil {
+		return err
+	}
+	return t.endIfAllHave(t.pos)
 }
 
 func (t *Task) stateReader(v Version) StateReader {
@@ -160,7 +168,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 	t.replaying = true
 	t.env.Observer.Recovered(t.recovery)
 	t.stats.setRecovery(t.recovery)
-	return nil
+	return t.endIfAllHave(p.Pos)
 }
 
 // load makes the operators and sets every counter to what meta says.
@@ -390,6 +398,9 @@ func (t *Task) rewind(ctx context.Context, o *outlet, from abs.Seq) error {
 	if err != nil {
 		return err
 	}
+	if best == nil && t.tick < o.lackTick+gapTicks {
+		return nil
+	}
 	if best == nil {
 		return fmt.Errorf("channel %s: the receiver lacks number %d and later ones: %w: no snapshot of %s is from before it", o.ID, from, ErrGap, t.spec.Name())
 	}
@@ -453,9 +464,9 @@ type behindError struct{ err error }
 func (e *behindError) Error() string { return e.err.Error() }
 
 // overtake restores the task to its newest part, if that is further on than the task is. Replay of an
-// older one was overtaken: the newer part has become durable meanwhile, or counts even, so that the log
-// need not have what lies before it. (A task that replays to serve a receiver is overtaken only by a
-// checkpoint that counts: then the receiver's own part is beyond what it serves.)
+// older one was overtaken: the newer part has become durable meanwhile, or counts even, so that log and
+// stream need not have what lies before it. (A task that replays to serve a receiver is overtaken only
+// by a checkpoint that counts: then the receiver's own part is beyond what it serves.)
 func (t *Task) overtake(ctx context.Context, cause error) (bool, error) {
 	parts, err := t.env.Store.Parts(t.spec.Name())
 	if err != nil {

@@ -169,6 +169,9 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 	t.mail.post(func() {
 		seqs := map[int]uint64{}
 		for _, c := range t.inbox.chans {
+			if t.follow != nil && c.next <= consumed[c.ID] {
+				t.behind = "a checkpoint counts in which the task is further on"
+			}
 			if c.passed(consumed[c.ID]) < purgeFrames {
 				continue
 			}

@@ -791,6 +791,12 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 	if err := t.effects(t.aligner.Step(ev), pos); err != nil {
 		return err
 	}
+	return t.endIfAllHave(pos)
+}
+
+// endIfAllHave passes the end on once all inputs have ended. A part that the last of them completes is
+// frozen before, so that a task restored from it does this, too.
+func (t *Task) endIfAllHave(pos abs.Position) error {
 	if t.aligner.Ended() && !t.loops() {
 		return t.end(pos)
 	}

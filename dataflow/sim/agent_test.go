@@ -453,6 +453,9 @@ func (r *runner) launch() {
 	if !run.try(run.task.Open(context.Background())) {
 		return
 	}
+	if r.ingest != nil {
+		r.ingest.Resume(run.task.Source())
+	}
 	run.tick()
 	run.wake()
 	if run.in != nil {

@@ -76,8 +76,12 @@ func (o *oracle) item(c *plannedChannel, n uint64, content []byte) {
 	o.items[c.index] = items
 }
 
-// serving notes what a task is asked for.
-func (o *oracle) serving(r *taskRun, g dataflow.Grant) { o.grant[r] = g }
+// serving notes what a task is asked for while it takes the grant.
+func (o *oracle) serving(r *taskRun, g dataflow.Grant, take func() error) error {
+	o.grant[r] = g
+	defer delete(o.grant, r)
+	return take()
+}
 
 // recovered: a task is only rewound for numbers that a stream has lost. One that has just been restored
 // for a reason of its own may be rewound also for what its receiver has not yet read.
@@ -90,7 +94,10 @@ func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 		r.restored = o.w.now
 		return
 	}
-	g := o.grant[r]
+	g, asked := o.grant[r]
+	if !asked {
+		return // it has overtaken its replay
+	}
 	c := o.w.topo.channels[g.Channel]
 	lost := o.w.streams[c.to.id].lost[g.Channel]
 	unread := r.restored != 0 && o.w.now-r.restored < settling && o.w.streams[c.to.id].has(g.Channel, g.Next)

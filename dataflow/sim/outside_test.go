@@ -101,6 +101,7 @@ func (b *broker) deliver() {
 	}
 	batch := b.next()
 	if len(batch) == 0 {
+		b.end(r)
 		return
 	}
 	b.busy = true
@@ -109,6 +110,18 @@ func (b *broker) deliver() {
 		b.hand(r, batch)
 		b.deliver()
 	})
+}
+
+// end lets the source end its input if there will be no more.
+func (b *broker) end(r *runner) {
+	if !b.w.profile.ends || b.acknowledged() < len(b.messages) {
+		return
+	}
+	if err := r.ingest.End(); err != nil {
+		b.w.trace("%s: end: %v", b.t.id, err)
+		return
+	}
+	b.w.chaos.count("input ended")
 }
 
 // next picks messages that are neither acknowledged nor on their way.

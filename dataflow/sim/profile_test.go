@@ -15,6 +15,7 @@ type profile struct {
 	padding  int           // bytes of a value
 	poison   float64       // share of messages that some operator traps on
 	dedupe   int
+	ends     bool // sources end their input after their last message
 
 	sync    time.Duration // of the log
 	link    time.Duration // of frames, their acknowledgements and grants
@@ -40,7 +41,7 @@ func newProfile(w *world, opt options) profile {
 	pick := func(choices ...int) int { return choices[w.rng.IntN(len(choices))] }
 	ms := func(choices ...int) time.Duration { return time.Duration(pick(choices...)) * time.Millisecond }
 	p := profile{
-		messages: pick(10, 20, 40), pace: ms(2, 20, 60), batch: pick(1, 3, 8), padding: pick(0, 20, 200), dedupe: 1024,
+		messages: pick(10, 20, 40), pace: ms(2, 20, 60), batch: pick(1, 3, 8), padding: pick(0, 20, 200), dedupe: pick(2*inFlight, 1024), ends: w.one(3),
 		sync: ms(1, 3, 20), link: ms(1, 5, 30), control: ms(2, 10), turn: time.Duration(pick(50, 500, 3000)) * time.Microsecond, persist: ms(5, 30, 150),
 		window: pick(0, 1), streamFrames: pick(64, 1<<16, 1<<16),
 		checkpoints: abs.Config{IntervalMs: int64(pick(100, 300, 800)), MinPauseMs: int64(pick(0, 50)), TimeoutMs: int64(pick(400, 1500, 4000)), DetachAfterMs: int64(pick(0, 200, 1000))},

@@ -329,8 +329,7 @@ func (o *output) takeGrants() {
 		if g.Rewind {
 			o.run.w().trace("%s: channel %s is asked for from %d on", o.run.r.t.id, o.run.w().topo.channels[g.Channel].id, g.Next)
 		}
-		o.run.w().oracle.serving(o.run, g)
-		o.run.try(o.run.task.TakeGrant(context.Background(), g))
+		o.run.try(o.run.w().oracle.serving(o.run, g, func() error { return o.run.task.TakeGrant(context.Background(), g) }))
 		o.run.wake()
 		o.takeGrants()
 	})
