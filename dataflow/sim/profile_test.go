@@ -65,6 +65,7 @@ func newProfile(w *world, opt options) profile {
 	}
 	if w.one(4) {
 		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(40*(p.padding+60), 1<<20)}
+		p.poison = 0 // a replay with little memory reads the stream again and again
 	}
 	if p.bounds.Behind = p.streamFrames / 2; p.streamFrames == 64 {
 		p.window = 1 // what is under way must fit, as it does in a real one
