@@ -6,12 +6,27 @@
 // and snapshots), input streams, the control plane's KV, operators, brokers and sinks, and the shell of
 // an agent that ties them together. All of it is in test files, since it draws random numbers.
 //
-//	go test ./dataflow/sim                                     a fixed number of seeds per topology
-//	go test ./dataflow/sim -sim.seeds=2000                     more of them
+//	go test ./dataflow/sim                            some seeds of every topology, every rule, every step
+//	go test ./dataflow/sim -sim.seeds=2000 -run Seeds -timeout 2h
+//	                                                  more seeds
 //	go test ./dataflow/sim -run TestSeed -sim.seed=7 -sim.topo=shuffle -v
-//	                                                           one seed again, with its trace
-//	… -sim.rule=order                                          with a rule left out
-//	… -sim.faults=kill,power                                   with these kinds of faults only
+//	                                                  one seed again, with its trace
+//	… -sim.faults=kill,power                          with these kinds of faults only
+//	… -sim.rule=order                                 with a rule left out
+//	go test ./dataflow/sim -run EveryStep -sim.stride=1
+//	                                                  one fault after every single event of a short run
 //
-// The same seed gives the same run. Topologies, faults and rules that can be left out are tables.
+// The same seed gives the same run. Topologies (topology_test.go), faults (fault_test.go) and rules that
+// can be left out (rule_test.go) are tables.
+//
+// What must hold (oracle_test.go):
+//   - under one number of a channel there is one content, whenever it is sent; the same for sinks;
+//   - every record comes out at every sink once, or is among the dead letters once, and the operators'
+//     states count exactly what they have sent;
+//   - no task fails, none is restored but for a fault of its own, and none is rewound but for numbers
+//     that its receiver's stream has lost;
+//   - an epoch's key changes only as it may; a checkpoint is committed only with parts that are on their
+//     disks, load and fit together; the whole job can be restored from it and comes to the same sums;
+//   - in the end everything is delivered, and two checkpoints later logs, streams, windows and parts
+//     hold next to nothing.
 package sim

@@ -111,7 +111,7 @@ func (c ruleCase) find(t *testing.T) {
 		}
 		opt.rules = rules{}
 		if _, err := simulate(topologyOf(c.topo), seed, opt); err == nil {
-			t.Logf("seed %d finds it: %.300s", seed, broken)
+			t.Logf("seed %d finds it: %.300s\nreplay: %s", seed, broken, replay(c.topo, seed, " -sim.rule="+c.name))
 			return
 		}
 	}

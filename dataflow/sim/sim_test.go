@@ -30,7 +30,17 @@ func optionsOfFlags() options {
 	if *flagFaults != "" {
 		o.faults = strings.Split(*flagFaults, ",")
 	}
+	for _, c := range ruleCases {
+		if c.name == *flagRule {
+			o.rules, o.faults, o.adjust = c.rules, c.faults, c.adjust
+		}
+	}
 	return o
+}
+
+// replay is the command that runs a seed again, with its trace.
+func replay(topo string, seed uint64, more string) string {
+	return fmt.Sprintf("go test ./dataflow/sim -run TestSeed -sim.seed=%d -sim.topo=%s%s -v", seed, topo, more)
 }
 
 // simulate runs one seed, and then restores the whole job from its checkpoints.
@@ -45,7 +55,7 @@ func simulate(topo *topology, seed uint64, opt options) (*world, error) {
 // TestSeed replays one seed with its trace.
 func TestSeed(t *testing.T) {
 	if *flagSeed == 0 {
-		return
+		return // TestSeeds runs them all
 	}
 	topo := topologyOf(*flagTopo)
 	if topo == nil {
@@ -131,7 +141,11 @@ func TestSeeds(t *testing.T) {
 			for seed := uint64(1); seed <= *flagSeeds; seed++ {
 				w, err := simulate(topo, seed, optionsOfFlags())
 				if err != nil {
-					t.Errorf("seed %d: %v\nreplay: go test ./dataflow/sim -run TestSeed -sim.seed=%d -sim.topo=%s -v", seed, err, seed, topo.name)
+					more := ""
+					if *flagFaults != "" {
+						more = " -sim.faults=" + *flagFaults
+					}
+					t.Errorf("seed %d: %v\nreplay: %s", seed, err, replay(topo.name, seed, more))
 				}
 				events += w.count
 				for what, n := range w.chaos.counts {
