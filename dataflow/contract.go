@@ -15,6 +15,7 @@ package dataflow
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -184,6 +185,11 @@ type IngestBatch struct {
 	// read its input again from any place, such as a file's offset, needs to go on from. It is state of
 	// the source's operator, kept with the batch and in snapshots.
 	Cursor []byte
+}
+
+// AppendID appends a record's id to those of an [IngestBatch]; an empty one is none.
+func AppendID(ids []byte, id string) []byte {
+	return append(binary.AppendUvarint(ids, uint64(len(id))), id...)
 }
 
 // Ingest is where a source puts what it receives.

@@ -3,7 +3,6 @@ package local
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -242,7 +241,7 @@ func (s *FileSource) add(b *batch, line []byte, in dataflow.Ingest) {
 	b.count++
 	if s.cfg.ID != "" {
 		id := extract.ID(s.cfg.ID, line)
-		b.ids = appendID(b.ids, id)
+		b.ids = dataflow.AppendID(b.ids, id)
 	}
 }
 
@@ -289,8 +288,4 @@ func (s *FileSource) end(ctx context.Context, in dataflow.Ingest) error {
 	s.mu.Unlock()
 	s.deps.Log.Info("the file has been read to its end")
 	return nil
-}
-
-func appendID(ids []byte, id string) []byte {
-	return append(binary.AppendUvarint(ids, uint64(len(id))), id...)
 }

@@ -391,7 +391,7 @@ func (r *receiver) logSome() error {
 		}
 		r.payload = frame.AppendRecord(r.payload, rec)
 		if r.src.cfg.ID != "" {
-			r.ids = appendID(r.ids, id)
+			r.ids = dataflow.AppendID(r.ids, id)
 			if id == "" {
 				withoutID++
 			}

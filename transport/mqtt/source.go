@@ -2,7 +2,6 @@ package mqtt
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -247,9 +246,4 @@ func deadLetter(m message, reason string) (frame.Record, string) {
 		reason += fmt.Sprintf("; kept are the first %d of %d bytes of its payload", len(rec.Value), whole)
 	}
 	return rec, reason
-}
-
-// appendID appends one id of an ingest batch.
-func appendID(dst []byte, id string) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(id))), id...)
 }
