@@ -11,7 +11,7 @@ import (
 var (
 	flagSeed   = flag.Uint64("sim.seed", 0, "run this seed only (TestSeed)")
 	flagSeeds  = flag.Uint64("sim.seeds", 50, "seeds per topology")
-	flagStride = flag.Int("sim.stride", 41, "TestEveryStep strikes after every so manieth event")
+	flagStride = flag.Int("sim.stride", 23, "TestEveryStep strikes after every so manieth event")
 	flagTopo   = flag.String("sim.topo", "", "run this topology only")
 	flagFaults = flag.String("sim.faults", "", "kinds of faults, with commas between; empty: all")
 )
