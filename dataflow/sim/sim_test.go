@@ -121,7 +121,8 @@ func everyStep(t *testing.T, topo *topology, opt options) {
 			return
 		}
 		if w.calmAt < opt.at {
-			return // it came too late
+			t.Logf("%s: %d steps", topo.name, w.calmAt)
+			return
 		}
 	}
 }
