@@ -10,6 +10,7 @@ import (
 
 var (
 	flagSeed   = flag.Uint64("sim.seed", 0, "run this seed only (TestSeed)")
+	flagFirst  = flag.Uint64("sim.first", 1, "the first of them")
 	flagSeeds  = flag.Uint64("sim.seeds", 50, "seeds per topology")
 	flagStride = flag.Int("sim.stride", 23, "TestEveryStep strikes after every so manieth event")
 	flagTopo   = flag.String("sim.topo", "", "run this topology only")
@@ -152,7 +153,7 @@ func TestSeeds(t *testing.T) {
 		t.Run(topo.name, func(t *testing.T) {
 			t.Parallel()
 			total, events := map[string]int{}, 0
-			for seed := uint64(1); seed <= *flagSeeds; seed++ {
+			for seed := *flagFirst; seed < *flagFirst+*flagSeeds; seed++ {
 				w, err := simulate(topo, seed, optionsOfFlags())
 				if err != nil {
 					more := ""
