@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -47,6 +49,7 @@ func TestStorm(t *testing.T) {
 	s.settle()
 	s.judge()
 	s.sameGeneration(1)
+	s.replicatedAfter(s.job().LastReplicatedEpoch) // checkpoints go on
 }
 
 // TestBrokerRestart restarts the broker while readings stream in, once beside a kill of a gateway and
@@ -65,4 +68,33 @@ func TestBrokerRestart(t *testing.T) {
 	s.settle()
 	s.judge()
 	s.sameGeneration(1)
+	s.replicatedAfter(s.job().LastReplicatedEpoch) // checkpoints go on
+}
+
+// TestServerLost kills the hub, at times a gateway with it, and deletes what the embedded server had on
+// disk, again and again while the other agents go on and readings stream in.
+func TestServerLost(t *testing.T) {
+	s := newSite(t, "interval: 2s", "interval: 500ms, min_pause: 100ms")
+	const times, between = 4, 4 * time.Second
+	published := s.feed(times * between)
+	for n := range times {
+		began := time.Now()
+		fleet.Sleep(s.ctx, time.Duration(s.rand.Int64N(int64(between/2))))
+		s.hub.Kill()
+		s.must(os.RemoveAll(filepath.Join(s.hub.Dir, "nats")))
+		if g := s.gateways[n%len(s.gateways)]; s.rand.IntN(2) == 0 {
+			g.Kill()
+			s.check(g.Start())
+		}
+		s.check(s.hub.Start())
+		fleet.Sleep(s.ctx, time.Until(began.Add(between)))
+	}
+	for _, a := range s.fleet.Agents() {
+		s.check(s.within(startPatience, a.WaitReady))
+	}
+	published()
+	s.settle()
+	s.judge()
+	s.sameGeneration(1)
+	s.replicatedAfter(s.job().LastReplicatedEpoch) // checkpoints go on
 }
