@@ -15,10 +15,11 @@ type book struct {
 	waits  []wait
 }
 
-// wait is somebody who wants to know when the next new record comes.
+// wait is somebody who wants to know when the first new reading is counted.
 type wait struct {
 	match func(sensor string) bool
-	at    chan time.Time // capacity 1
+	sent  map[string]uint64 // seq of each sensor's last reading when the wait began
+	at    chan time.Time    // capacity 1
 }
 
 func newBook() *book { return &book{ledger: ledger.New()} }
@@ -45,7 +46,7 @@ func (b *book) seen(topic string, payload []byte) {
 	b.newest = now
 	kept := b.waits[:0]
 	for _, w := range b.waits {
-		if w.match(r.Sensor) {
+		if w.match(r.Sensor) && r.Seq > w.sent[r.Sensor] {
 			w.at <- now
 		} else {
 			kept = append(kept, w)
@@ -54,11 +55,12 @@ func (b *book) seen(topic string, payload []byte) {
 	b.waits = kept
 }
 
-// next tells when the next new record of a sensor that matches comes.
+// next tells when the first reading is counted that a sensor that matches sends from now on, or has sent
+// and not had acknowledged. What was on its way before does not tell that anything works.
 func (b *book) next(match func(sensor string) bool) <-chan time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w := wait{match, make(chan time.Time, 1)}
+	w := wait{match, b.ledger.Newest(), make(chan time.Time, 1)}
 	b.waits = append(b.waits, w)
 	return w.at
 }

@@ -63,7 +63,7 @@ func Run(ctx context.Context, keep bool, out io.Writer) error {
 		return fmt.Errorf("find the agent's own binary: %w", err)
 	}
 	return play(ctx, script{
-		program: program, keep: keep, sensors: 200, every: 800 * time.Millisecond, stream: 6 * time.Second, down: time.Second,
+		program: program, keep: keep, sensors: 200, every: time.Second, stream: 6 * time.Second, down: time.Second,
 	}, out)
 }
 
@@ -107,7 +107,7 @@ type stage struct {
 // outage is one kill with its restart.
 type outage struct {
 	agent    *fleet.Agent
-	recovery time.Duration // from the start of the new process to the first new output
+	recovery time.Duration // from the start of the new process to the first output for a new reading
 	tasks    []api.Task    // how the agent's tasks came back
 }
 
@@ -247,7 +247,7 @@ func (s *stage) perform(ctx context.Context) error {
 }
 
 func (s *stage) disturb(ctx context.Context) error {
-	if err := s.firstOutput(ctx, s.book.next(func(string) bool { return true })); err != nil {
+	if _, err := s.firstOutput(ctx, s.book.next(func(string) bool { return true })); err != nil {
 		return err
 	}
 	victim := s.gateways[0]
@@ -264,8 +264,8 @@ func (s *stage) disturb(ctx context.Context) error {
 // rest lets the stream run for a while.
 func (s *stage) rest(ctx context.Context) { fleet.Sleep(ctx, s.stream) }
 
-// kill kills an agent in mid-stream, starts it again, and waits for the first new output of sensors
-// that match.
+// kill kills an agent in mid-stream, starts it again, and waits for the first output for a new reading
+// of sensors that match.
 func (s *stage) kill(ctx context.Context, a *fleet.Agent, match func(sensor string) bool) error {
 	s.rest(ctx)
 	s.out.event("kill -9 %s (process %d)", a.Name, a.PID())
@@ -278,10 +278,11 @@ func (s *stage) kill(ctx context.Context, a *fleet.Agent, match func(sensor stri
 		return err
 	}
 	s.out.event("%s starts again on its directory", a.Name)
-	if err := s.firstOutput(ctx, next); err != nil {
+	came, err := s.firstOutput(ctx, next)
+	if err != nil {
 		return fmt.Errorf("after the restart of %s: %w", a.Name, err)
 	}
-	took := time.Since(a.Started())
+	took := came.Sub(a.Started())
 	s.out.event("first new output %.2f s after the start of the process", took.Seconds())
 	s.outages = append(s.outages, outage{a, took, recovered(ctx, a)})
 	return nil
@@ -298,16 +299,16 @@ func recovered(ctx context.Context, a *fleet.Agent) (tasks []api.Task) {
 	return tasks
 }
 
-func (s *stage) firstOutput(ctx context.Context, next <-chan time.Time) error {
+func (s *stage) firstOutput(ctx context.Context, next <-chan time.Time) (time.Time, error) {
 	t := time.NewTimer(outputPatience)
 	defer t.Stop()
 	select {
-	case <-next:
-		return nil
+	case came := <-next:
+		return came, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return time.Time{}, ctx.Err()
 	case <-t.C:
-		return fmt.Errorf("no new output within %s", outputPatience)
+		return time.Time{}, fmt.Errorf("no new output within %s", outputPatience)
 	}
 }
 

@@ -41,6 +41,7 @@ type Ledger struct {
 // account is what is known of one sensor.
 type account struct {
 	sent   map[uint64]struct{} // seqs
+	newest uint64              // the highest of them
 	counts map[uint64]uint64   // count → how many places have it
 	seqs   map[uint64]uint64   // seq → how many places have it, of those that tell
 	within uint64              // distinct counts in 1 to len(sent), kept as both grow
@@ -67,9 +68,19 @@ func (l *Ledger) Sent(sensor string, seq uint64) {
 		return
 	}
 	a.sent[seq] = struct{}{}
+	a.newest = max(a.newest, seq)
 	if a.counts[uint64(len(a.sent))] > 0 {
 		a.within++
 	}
+}
+
+// Newest is the highest seq of each sensor that the broker has acknowledged.
+func (l *Ledger) Newest() map[string]uint64 {
+	out := map[string]uint64{}
+	for name, a := range l.sensors {
+		out[name] = a.newest
+	}
+	return out
 }
 
 // Seen notes a record that a sink published and tells whether it is new: no record was seen in its

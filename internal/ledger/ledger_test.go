@@ -120,6 +120,13 @@ func TestSeenTellsWhatIsNew(t *testing.T) {
 	}
 }
 
+func TestNewest(t *testing.T) {
+	l := play(t, "s1 s3 s2 r=1@a:1")
+	if n := l.Newest(); n["s"] != 3 || n["r"] != 0 {
+		t.Errorf("%v", n)
+	}
+}
+
 // Many faults do not make a long report.
 func TestFaultsAreBounded(t *testing.T) {
 	l := New()
