@@ -32,10 +32,10 @@ const (
 
 // Limits of the demo's patience. They are far above what is usual: a slow machine is no failure.
 const (
-	startPatience = 30 * time.Second
-	applyPatience = 30 * time.Second
+	startPatience = time.Minute
+	applyPatience = time.Minute
 	// outputPatience is how long the first new output may take after a start.
-	outputPatience = 30 * time.Second
+	outputPatience = time.Minute
 	// stuckAfter without any progress, what is missing will not come any more.
 	stuckAfter  = 20 * time.Second
 	askPatience = 5 * time.Second

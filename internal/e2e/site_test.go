@@ -61,7 +61,6 @@ type site struct {
 	t          *testing.T
 	ctx        context.Context
 	dir        string
-	agent      string // binary
 	broker     string // HOST:PORT
 	brokerConf string
 	brokerRun  *fleet.Process
