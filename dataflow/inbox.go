@@ -52,24 +52,25 @@ type inbox struct {
 // are what it has or holds.
 type inChannel struct {
 	InChannel
-	box     *inbox
-	next    abs.Seq
-	sum     frame.Sum
-	tail    abs.Seq
-	tailSum frame.Sum
-	held    []heldFrame
-	bytes   int         // held
-	loop    []heldFrame // of a restored loop log, not yet taken: held whatever becomes of the stream
-	places  []place     // frames in the stream, for purging
-	owed    uint64      // sequence up to which a purge has failed
-	gap     bool        // the number after those held is not to be had from the stream
-	rewind  bool        // gap, and nothing else is left to do first: the sender must send from next again
-	dropped bool        // frames were dropped for want of memory: they are still in the stream
-	want    int         // items that replay takes next at once: they are held whatever the budget says
-	ended   bool
-	granted abs.Seq // next of the last grant sent
-	said    abs.Seq // next of the last grant made, and how often it was repeated
-	repeats int
+	box      *inbox
+	next     abs.Seq
+	sum      frame.Sum
+	tail     abs.Seq
+	tailSum  frame.Sum
+	held     []heldFrame
+	bytes    int         // held
+	loop     []heldFrame // of a restored loop log, not yet taken: held whatever becomes of the stream
+	places   []place     // frames in the stream, for purging
+	owed     uint64      // sequence up to which a purge has failed
+	gap      bool        // the number after those held is not to be had from the stream
+	rewind   bool        // gap, and nothing else is left to do first: the sender must send from next again
+	dropped  bool        // frames were dropped for want of memory: they are still in the stream
+	want     int         // items that replay takes next at once: they are held whatever the budget says
+	ended    bool
+	refilled abs.Seq // next when the loop logs of parts were last looked through for it
+	granted  abs.Seq // next of the last grant sent
+	said     abs.Seq // next of the last grant made, and how often it was repeated
+	repeats  int
 }
 
 type heldFrame struct {
@@ -103,7 +104,7 @@ func newInbox(gen abs.Generation, chans []InChannel) *inbox {
 func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 	c.next, c.sum, c.tail, c.tailSum = next, sum, next, sum
 	c.held, c.bytes = nil, 0
-	c.gap, c.rewind, c.dropped, c.want, c.granted, c.said = false, false, false, 0, 0, 0
+	c.gap, c.rewind, c.dropped, c.want, c.refilled, c.granted, c.said = false, false, false, 0, 0, 0, 0
 }
 
 // restart forgets everything held: the stream is read from its beginning.

@@ -204,6 +204,59 @@ func (c *inChannel) reload() {
 	}
 }
 
+// refill gives a task that replays what a loop log among its parts holds of a back edge from its number
+// on. It replays from an older part than that one, to serve a receiver, and a checkpoint may count of
+// which the log is part: then nobody else can send the items again.
+func (t *Task) refill(c *inChannel) error {
+	if !c.Back || !c.rewind || c.refilled == c.next {
+		return nil
+	}
+	c.refilled = c.next
+	parts, err := t.env.Store.Parts(t.spec.Name())
+	if err != nil {
+		return err
+	}
+	of, err := summaries(parts)
+	if err != nil {
+		return err
+	}
+	version, ok := abs.Refill(of, t.spec.Generation, c.ID, c.next)
+	if !ok {
+		return nil
+	}
+	return t.stateReader(Version(version))(func(ch Change) error {
+		if ch.Space != SpaceLoop {
+			return nil
+		}
+		it, err := decodeLoopItem(append([]byte(nil), ch.Value...))
+		if err == nil && it.channel == c.ID {
+			err = c.append(it)
+		}
+		return err
+	})
+}
+
+// append holds what the channel lacks of an item of a loop log, if it is next.
+func (c *inChannel) append(it loopItem) error {
+	last := it.first + abs.Seq(it.count) - 1
+	if it.first > c.tail || last < c.tail {
+		return nil
+	}
+	skip, err := skipItems(frame.Header{Kind: it.kind}, it.payload, int(c.tail-it.first))
+	if err != nil {
+		return err
+	}
+	payload := it.payload[skip:]
+	c.box.arrival++
+	c.held = append(c.held, heldFrame{
+		kind: it.kind, first: c.tail, count: int(last - c.tail + 1), payload: payload, after: c.tailSum.Add(payload), arrival: c.box.arrival,
+	})
+	c.tail, c.tailSum, c.gap, c.rewind = last+1, c.tailSum.Add(payload), false, false
+	c.box.bytes += len(payload)
+	c.bytes += len(payload)
+	return nil
+}
+
 // shed forgets what the task has taken of its loop log.
 func (c *inChannel) shed() {
 	for len(c.loop) > 0 && c.loop[0].last() < c.next {

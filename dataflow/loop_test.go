@@ -208,6 +208,34 @@ func TestLoopHeadRestartsWithoutItsStreamAndItsSender(t *testing.T) {
 	}
 }
 
+// TestLoopHeadRefillsItselfWhileItServes: it replays from before the cut of a part whose loop log is all
+// that is left of the back edge.
+func TestLoopHeadRefillsItselfWhileItServes(t *testing.T) {
+	h := newLoopHead(t, []int{3}, []int{4})
+	h.bring(1, 1, 1)
+	h.bring(0, 1, 3)
+	h.bring(1, 2, 4)
+	h.wantDurable(0, 1)
+	before := h.sent()
+	o := h.task.outs[0]
+	h.must(h.task.TakeGrant(t.Context(), Grant{Channel: 2, Incarnation: 2, Next: o.next, Sum: o.sum, Window: 1 << 20}))
+	for range lackTicks + 1 {
+		h.must(h.task.TakeGrant(t.Context(), Grant{Channel: 2, Incarnation: 2, Next: 1, Window: 1 << 20, Rewind: true}))
+		h.task.Tick()
+	}
+	mustEqual(t, "restored from", h.notes.recovery[0].Epoch, abs.Epoch(0))
+	h.wire.frames = nil
+	h.bring(1, 1, 1)
+	h.bring(0, 1, 3)
+	h.must(h.task.Deliver(Delivery{Drained: true}))
+	h.work()
+	mustEqual(t, "sent again", h.sent(), before)
+	mustEqual(t, "has caught up", len(h.notes.caughtUp), 1)
+	if c := h.task.inbox.byIndex[1]; c.next != 5 || c.sum != h.back.sum(5) || c.rewind {
+		t.Fatalf("the back edge is at %d, asked for again: %v", c.next, c.rewind)
+	}
+}
+
 func TestAbortedLoopLogBelongsToNoCheckpoint(t *testing.T) {
 	h := newLoopHead(t, []int{3, 6}, []int{6})
 	h.bring(1, 1, 1)

@@ -79,13 +79,9 @@ func (t *Task) reportAgain(p PartInfo) error {
 // choose picks the part to restore: the one furthest in the log from which every needed number is made
 // again. Nil if there is none.
 func (t *Task) choose(parts []PartInfo, needs map[abs.ChannelID]abs.Seq) (*PartInfo, error) {
-	var of []abs.PartSummary
-	for _, p := range parts {
-		r, err := ReportOf(p)
-		if err != nil {
-			return nil, err
-		}
-		of = append(of, abs.PartSummary{Version: uint64(p.Version), Generation: p.Generation, Pos: p.Pos, Cut: r.Cut})
+	of, err := summaries(parts)
+	if err != nil {
+		return nil, err
 	}
 	d := abs.Choose(of, abs.Ask{Generation: t.spec.Generation, Needs: needs, ReplicaTried: true})
 	for i, p := range parts {
@@ -94,6 +90,18 @@ func (t *Task) choose(parts []PartInfo, needs map[abs.ChannelID]abs.Seq) (*PartI
 		}
 	}
 	return nil, nil
+}
+
+func summaries(parts []PartInfo) ([]abs.PartSummary, error) {
+	var of []abs.PartSummary
+	for _, p := range parts {
+		r, err := ReportOf(p)
+		if err != nil {
+			return nil, err
+		}
+		of = append(of, abs.PartSummary{Version: uint64(p.Version), Generation: p.Generation, Pos: p.Pos, Cut: r.Cut})
+	}
+	return of, nil
 }
 
 // begin starts the task in a generation that it has no part of: from what an older generation has

@@ -680,7 +680,9 @@ func (t *Task) ordered(pos abs.Position, e orderEntry) (bool, error) {
 	}
 	if !c.has(e.count) {
 		t.reread(c)
-		return false, nil
+		if err := t.refill(c); err != nil || !c.has(e.count) {
+			return false, err
+		}
 	}
 	return true, t.consume(pos, c, e)
 }

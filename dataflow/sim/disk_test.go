@@ -220,9 +220,6 @@ func (s store) Save(info dataflow.PartInfo, changes []dataflow.Change) error {
 	if !info.Full && len(p.list) == 0 {
 		return fmt.Errorf("save version %d of %s: the first must be full", info.Version, info.Task)
 	}
-	if info.Full {
-		p.list = slices.DeleteFunc(p.list, func(o *savedPart) bool { return o.dropped })
-	}
 	own := &savedPart{info: info}
 	own.info.Meta = bytes.Clone(info.Meta)
 	for _, c := range changes {
@@ -301,11 +298,20 @@ func (s store) Reject(string, dataflow.Version, string) error {
 	return errors.New("nothing rejects parts")
 }
 
-// drop hides the parts below a version.
+// drop hides the parts below a version, and forgets those that no other builds upon.
 func (s store) drop(task string, below uint64) {
-	for _, p := range s.of(task).list {
-		p.dropped = p.dropped || uint64(p.info.Version) < below
+	p := s.of(task)
+	floor := 0 // the last full part at or before the first that is not dropped
+	for i, o := range p.list {
+		if o.info.Full {
+			floor = i
+		}
+		if uint64(o.info.Version) >= below {
+			break
+		}
+		o.dropped = true
 	}
+	p.list = p.list[floor:]
 }
 
 // deadLetters implements [dataflow.DeadLetters].
