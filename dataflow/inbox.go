@@ -278,17 +278,16 @@ func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
 // them, 0 if there is room. If none is held, all that came was consumed or lies behind a gap, and is
 // sent again when the gap is filled.
 func (c *inChannel) excess(limit int) uint64 {
-	seq, n := c.owed, len(c.places)
-	c.owed = 0
+	n := len(c.places)
 	switch {
 	case n <= limit:
-		return seq
+		return c.purgeable(0)
 	case len(c.held) == 0 && !c.dropped:
-		seq = c.places[n-1].seq
-		c.places = nil
+		seq := c.places[n-1].seq
+		c.places, c.owed = nil, 0
 		return seq
 	}
-	return max(seq, c.purgeable(c.next-1))
+	return c.purgeable(c.next - 1)
 }
 
 // purgeFrames is how many frames of a channel are purged together: a request costs more than a few
@@ -305,14 +304,14 @@ func (c *inChannel) passed(upto abs.Seq) int {
 }
 
 // purgeable returns the stream sequence of the channel's last frame whose items are all at most
-// upto, 0 if there is none, and forgets those up to it.
+// upto, or up to which a purge has failed, 0 if there is none, and forgets those up to it.
 func (c *inChannel) purgeable(upto abs.Seq) uint64 {
-	n := c.passed(upto)
-	if n == 0 {
-		return 0
+	seq := c.owed
+	c.owed = 0
+	if n := c.passed(upto); n > 0 {
+		seq = max(seq, c.places[n-1].seq)
+		c.places = c.places[n:]
 	}
-	seq := c.places[n-1].seq
-	c.places = c.places[n:]
 	return seq
 }
 
@@ -322,7 +321,7 @@ func (c *inChannel) purgeable(upto abs.Seq) uint64 {
 func (c *inChannel) grant() Grant {
 	if c.said != c.next {
 		c.said, c.repeats = c.next, 0
-	} else if c.repeats++; c.repeats >= idleGrants && !c.ended && c.box.bytes <= heldEnough {
+	} else if c.repeats++; c.repeats >= idleGrants && !c.ended && (c.box.bytes <= heldEnough || c.want > 0) {
 		c.gap = c.gap || len(c.held) == 0 && !c.dropped
 		c.box.settle(c)
 	}

@@ -229,6 +229,8 @@ func TestInboxAsksWhenNothingComesForLong(t *testing.T) {
 	mustEqual(t, "at the end", asksAfter(in), -1)
 	in.chans[0].ended, in.bytes = false, heldEnough+1
 	mustEqual(t, "while the task does not look at what comes", asksAfter(in), -1)
+	in.chans[0].want = 1
+	mustEqual(t, "while it waits for this channel alone", asksAfter(in) >= 0, true)
 }
 
 func TestInboxIgnoresADamagedFrameOfAnUnknownChannel(t *testing.T) {

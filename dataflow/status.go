@@ -172,7 +172,7 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 			if t.follow != nil && c.next <= consumed[c.ID] {
 				t.behind = "a checkpoint counts in which the task is further on"
 			}
-			if c.passed(consumed[c.ID]) < purgeFrames {
+			if c.passed(consumed[c.ID]) < purgeFrames && c.owed == 0 {
 				continue
 			}
 			if seq := c.purgeable(consumed[c.ID]); seq > 0 {
@@ -195,10 +195,19 @@ func (t *Task) relieve() {
 		}
 		t.env.Relieve(c.Index, seq, func(err error) {
 			if err != nil {
-				t.mail.post(func() { c.owed = max(c.owed, seq) })
+				t.Unpurged(c.Index, seq)
 			}
 		})
 	}
+}
+
+// Unpurged says that a purge of a channel up to a sequence has failed: the next one will include it.
+func (t *Task) Unpurged(channel int, seq uint64) {
+	t.mail.post(func() {
+		if c := t.inbox.byIndex[channel]; c != nil {
+			c.owed = max(c.owed, seq)
+		}
+	})
 }
 
 // SinkEvents is what the adapter of the task's i-th sink reports to.

@@ -109,7 +109,7 @@ type Recovery struct {
 	TookMS   float64
 }
 
-// Task runs one task. Everything but Status, NewestEpoch, Record, Purgeable and SinkEvents belongs to
+// Task runs one task. Everything but Status, NewestEpoch, Record, Purgeable, Unpurged and SinkEvents belongs to
 // one goroutine, that of Run.
 type Task struct {
 	spec TaskSpec

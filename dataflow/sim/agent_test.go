@@ -430,7 +430,7 @@ func (r *runner) launch() {
 		Floor: r.floor, Go: r.commit, Bounds: w.profile.bounds,
 	}
 	if len(r.t.in) > 0 {
-		run.in = &input{run: run, s: w.streams[r.t.id], grants: map[int]time.Duration{}, tails: map[int]tail{}}
+		run.in = &input{run: run, s: w.streams[r.t.id], tails: map[int]tail{}}
 		env.Input = run.in
 		if !w.rules.keepConsumed {
 			env.Relieve = run.relieve
@@ -630,7 +630,12 @@ func (r *taskRun) after(d time.Duration, do func()) {
 // purge removes frames from the input stream.
 func (r *taskRun) purge(seqs map[int]uint64) {
 	for _, channel := range slices.Sorted(mapKeys(seqs)) {
-		r.purgeChannel(channel, seqs[channel], func(error) {})
+		seq := seqs[channel]
+		r.purgeChannel(channel, seq, func(err error) {
+			if err != nil {
+				r.task.Unpurged(channel, seq)
+			}
+		})
 	}
 }
 

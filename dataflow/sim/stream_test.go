@@ -155,7 +155,6 @@ type input struct {
 	queue   []dataflow.Delivery
 	pumping bool
 	taking  bool
-	grants  map[int]time.Duration // when the last one of a channel arrives
 	tails   map[int]tail
 }
 
@@ -277,8 +276,8 @@ func (in *input) Grant(g dataflow.Grant) {
 	if w.profile.window > 0 {
 		g.Window = w.profile.window
 	}
-	at := max(w.now+w.some(w.profile.link), in.grants[g.Channel])
-	in.grants[g.Channel] = at
+	at := max(w.now+w.some(w.profile.link), w.grants[g.Channel])
+	w.grants[g.Channel] = at
 	w.after(at-w.now, func() {
 		if r := sender.runner(c.from); r != nil && r.run != nil && !sender.cut {
 			r.run.out.grant(g)

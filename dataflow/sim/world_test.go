@@ -34,6 +34,7 @@ type world struct {
 
 	agents  []*agent
 	streams map[abs.TaskID]*stream
+	grants  map[int]time.Duration // when the last one of a channel arrives
 	kv      *kv
 	leaders []*leader
 	terms   int // before the first of these
@@ -78,7 +79,7 @@ func (h *eventHeap) Pop() any {
 func newWorld(topo *topology, seed uint64, opt options) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, uint64(len(topo.name))<<32|uint64(topo.name[0]))), topo: topo, rules: opt.rules,
-		streams: map[abs.TaskID]*stream{}, tracer: opt.trace,
+		streams: map[abs.TaskID]*stream{}, grants: map[int]time.Duration{}, tracer: opt.trace,
 	}
 	w.profile = newProfile(w, opt)
 	w.oracle = newOracle(w)
