@@ -339,7 +339,13 @@ func (r *runner) truncate(part abs.Part) error {
 	}
 	task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64) {
 		if len(seqs) > 0 {
-			r.a.purges.push(purgeJob{r.log, input, seqs})
+			for channel, seq := range seqs {
+				r.a.purges.push(purgeJob{r.log, input, map[int]uint64{channel: seq}, func(err error) {
+					if err != nil {
+						task.Unpurged(channel, seq)
+					}
+				}})
+			}
 		}
 	})
 	return nil
@@ -349,12 +355,15 @@ func (r *runner) truncate(part abs.Part) error {
 type purgeJob struct {
 	log   *slog.Logger
 	input dataflow.Input
-	seqs  map[int]uint64
+	seqs  map[int]uint64 // by channel
+	done  func(error)
 }
 
 func (p purgeJob) run(ctx context.Context) {
 	for channel, seq := range p.seqs {
-		if err := p.input.Purge(ctx, channel, seq); err != nil && ctx.Err() == nil {
+		err := p.input.Purge(ctx, channel, seq)
+		p.done(err)
+		if err != nil && ctx.Err() == nil {
 			p.log.Warn("frames not purged from the input stream: the next checkpoint tries again", "channel", channel, "error", err)
 		}
 	}

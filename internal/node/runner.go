@@ -201,6 +201,11 @@ func (r *runner) once(ctx context.Context) error {
 		return err
 	}
 	defer closeStreams(env)
+	if in := env.Input; in != nil {
+		env.Relieve = func(channel int, seq uint64, done func(error)) {
+			r.a.purges.push(purgeJob{log: r.log, input: in, seqs: map[int]uint64{channel: seq}, done: done})
+		}
+	}
 	ticks, synced, ingested := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	env.Ticks, env.Synced = ticks, synced
 	defer r.a.entries.Notify(func(abs.Position) { signal(synced); signal(ingested) })()
@@ -224,11 +229,20 @@ func (r *runner) once(ctx context.Context) error {
 		g.Go(func() error { return r.runSource(ctx, src) })
 	}
 	r.setState("", nil)
+	var served error
 	g.Go(func() error {
-		err := guarded(func() error { return errors.Join(task.Serve(ctx), task.Close()) })
-		return errors.Join(err, ctx.Err())
+		served = guarded(func() error { return task.Serve(ctx) })
+		return errors.Join(served, ctx.Err())
 	})
-	return g.Wait()
+	err = g.Wait()
+	return errors.Join(err, guarded(func() error {
+		if served != nil {
+			return task.Close()
+		}
+		// What the sinks confirmed last is logged, which spares repeats after the restart.
+		task.Settle()
+		return errors.Join(task.HandOver(), task.Close())
+	}))
 }
 
 // here says whether a part is of this agent's log of the task: the log leads on from it.
