@@ -355,12 +355,12 @@ func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
 	}
 	t := newTable("AT", "TASK", "AGENT", "REASON", "KEY", "BYTES", "VALUE")
 	for _, l := range letters {
-		t.add(timeText(l.At), l.Task, l.Agent, l.Reason, string(l.Key), len(l.Value), short(string(l.Value)))
+		t.add(timeText(l.At), l.Task, l.Agent, l.Reason, string(l.Key), l.Bytes, short(string(l.Value)))
 	}
 	return t.print(p.stdout)
 }
 
-// short cuts a value for a table; --json has all of it.
+// short cuts a value for a table; --json has more of it.
 func short(s string) string {
 	const most = 60
 	runes := []rune(s)

@@ -162,5 +162,8 @@ type DeadLetter struct {
 	Key    Bytes     `json:"key"`
 	TimeMS int64     `json:"time_ms"` // event time, milliseconds since 1970
 	Topic  string    `json:"topic,omitempty"`
-	Value  Bytes     `json:"value"`
+	// Bytes is the size of the value that is kept. Value is all of it, or its beginning where the
+	// answer would become too large.
+	Bytes int   `json:"bytes"`
+	Value Bytes `json:"value"`
 }

@@ -67,10 +67,12 @@ func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) err
 	if _, known := d.letters[id]; known {
 		return nil
 	}
-	const shown = 4 << 10 // of an oversized record: enough to tell whose it is
 	if rec.Check() != nil {
-		reason = fmt.Sprintf("%s (kept: the first %d bytes)", reason, min(shown, len(rec.Value)))
-		rec = frame.Record{Time: rec.Time, Key: rec.Key[:min(shown, len(rec.Key))], Value: rec.Value[:min(shown, len(rec.Value))]}
+		reason = fmt.Sprintf("%s (kept: the first %d bytes)", reason, min(shownBytes, len(rec.Value)))
+		rec.Key, rec.Value = rec.Key[:min(shownBytes, len(rec.Key))], rec.Value[:min(shownBytes, len(rec.Value))]
+		if rec.Check() != nil {
+			rec.Headers = nil
+		}
 	}
 	r := deadRecord{Task: task, AtMS: d.now(), Reason: reason, Record: frame.AppendRecord(nil, rec)}
 	value, err := json.Marshal(r)
@@ -145,18 +147,27 @@ func (d *deadLetters) given() uint64 {
 	return d.shed
 }
 
+// shownBytes is how much is shown of a key or value that is too large to be shown whole.
+const shownBytes = 4 << 10
+
 // newest returns the newest letters of a job, oldest first: at most limit, and what fits an answer to
-// another agent.
+// another agent. A letter that does not fit whole is cut; Bytes tells the value's size.
 func (d *deadLetters) newest(jobName string, limit int) []api.DeadLetter {
 	const answerBytes = 512 << 10
 	all := d.list(jobName)
 	from, size := len(all), 0
 	for from > 0 && len(all)-from < limit {
 		l := all[from-1]
-		if size += 2*(len(l.Key)+len(l.Value)) + len(l.Reason) + 200; size > answerBytes {
+		cost := len(mustJSON(l))
+		if size+cost > answerBytes {
+			l.Key, l.Value = l.Key[:min(shownBytes, len(l.Key))], l.Value[:min(shownBytes, len(l.Value))]
+			cost = len(mustJSON(l))
+		}
+		if size += cost; size > answerBytes {
 			break
 		}
 		from--
+		all[from] = l
 	}
 	return all[from:]
 }
@@ -176,7 +187,7 @@ func (d *deadLetters) list(jobName string) []api.DeadLetter {
 		out = append(out, api.DeadLetter{
 			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: millis(r.AtMS), Reason: r.Reason,
 			Key: append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),
-			Value: append(api.Bytes(nil), rec.Value...),
+			Bytes: len(rec.Value), Value: append(api.Bytes(nil), rec.Value...),
 		})
 		return nil
 	})

@@ -84,7 +84,7 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		{"apply", func() (any, error) { return c.ApplyJob(ctx, src, time.Minute) }, `"job":"a.yamlsha256:1","generation":7`},
 		{"stop", func() (any, error) { return c.StopJob(ctx, "x", time.Minute) }, `"epoch":9`},
 		{"delete", func() (any, error) { return nil, c.DeleteJob(ctx, "x", true, time.Minute) }, `null`},
-		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"value":{"base64":"/wA="}`},
+		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"bytes":9000,"value":{"base64":"/wA="}`},
 		{"checkpoints", func() (any, error) { return c.Checkpoints(ctx, "new") }, `[]`},
 		{"checkpoint now", func() (any, error) { return c.CheckpointNow(ctx, "x", "", time.Minute) }, `"state":"replicated"`},
 		{"export newest", func() (any, error) {

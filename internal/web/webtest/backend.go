@@ -150,7 +150,7 @@ func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
 func (b *Backend) DeadLetters(_ context.Context, name string, limit int) ([]api.DeadLetter, error) {
 	return []api.DeadLetter{{
 		Job: name, Task: "smooth@g1", Agent: "g1", At: at, Reason: "too large\x1b[2J", TimeMS: int64(limit),
-		Key: api.Bytes("k"), Value: api.Bytes{0xff, 0},
+		Key: api.Bytes("k"), Bytes: 9000, Value: api.Bytes{0xff, 0},
 	}}, nil
 }
 
