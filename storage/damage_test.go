@@ -23,19 +23,29 @@ import (
 func imageOfLog(t *testing.T, closed bool) (map[string][]byte, *logModel) {
 	t.Helper()
 	c, m := newCutFS(), newLogModel()
-	opt := smallLog(c)
-	l, err := OpenLog("d", opt)
+	l, err := OpenLog("d", smallLog(c))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 9 {
+	pair := func(fill byte, size int) {
 		for j := range 2 {
-			if err := m.append(t, l, fmt.Sprintf("j/%d", j), bytes.Repeat([]byte{byte('a' + i)}, 20+i*90)); err != nil {
+			if err := m.append(t, l, fmt.Sprintf("j/%d", j), bytes.Repeat([]byte{fill}, size)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if !m.sync(l, c) {
 			t.Fatal("not synced")
+		}
+	}
+	// A pair is one commit or two, as it happens. Three segments are filled in either case, the last
+	// with no fewer than two commits.
+	for i := range 10 {
+		pair(byte('a'+i), 20+i*90)
+	}
+	for last, n := "", 0; n < 2; n++ {
+		pair('z', 20)
+		if now := lastSegment(c.image()); now != last {
+			last, n = now, 0
 		}
 	}
 	image := c.image()
