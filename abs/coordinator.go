@@ -55,7 +55,7 @@ type Recovered struct {
 }
 
 // Notice is something that reaches the coordinator: one of Tick, Trigger, Stop, RecordSeen, Written,
-// Unwritten, Ack, ReplicaAck, AgentGone, AgentBack and AgentDrained.
+// Unwritten, Ack, ReplicaAck, AgentGone, AgentBack, AgentDrained and AgentQuiet.
 type Notice interface{ notice() }
 
 type (
@@ -79,6 +79,12 @@ type (
 	AgentBack struct{ Agent string }
 	// AgentDrained says that a detached agent has sent on its backlog and can be waited for again.
 	AgentDrained struct{ Agent string }
+	// AgentQuiet says that no task of an agent has changed since its part of an epoch, or, with epoch 0,
+	// that some may have. It may be out of date: it delays epochs, and nothing else depends on it.
+	AgentQuiet struct {
+		Agent string
+		Since Epoch
+	}
 )
 
 func (Tick) notice()         {}
@@ -92,6 +98,7 @@ func (ReplicaAck) notice()   {}
 func (AgentGone) notice()    {}
 func (AgentBack) notice()    {}
 func (AgentDrained) notice() {}
+func (AgentQuiet) notice()   {}
 
 // Write is one compare-and-set on the key of one epoch.
 type Write struct {
@@ -131,6 +138,7 @@ type Coordinator struct {
 	gone      map[string]int64 // since
 	detached  map[string]bool  // by the newest record
 	returning map[string]bool  // drained, attached with the next epoch
+	quiet     map[string]Epoch // since
 
 	outstanding *Write
 	retryAt     int64
@@ -165,6 +173,7 @@ func NewCoordinator(cfg Config, plan Plan, term Term, rec Recovered) (*Coordinat
 		records: map[Epoch]VersionedRecord{}, acks: map[Epoch]map[TaskID]Ack{},
 		packs: map[partID][]string{}, names: map[string]bool{},
 		gone: map[string]int64{}, detached: map[string]bool{}, returning: map[string]bool{},
+		quiet: map[string]Epoch{},
 	}
 	records := slices.Clone(rec.Records)
 	slices.SortFunc(records, func(a, b VersionedRecord) int { return compareEpochs(a.Record.Epoch, b.Record.Epoch) })
@@ -225,6 +234,7 @@ func (c *Coordinator) take(n Notice, act *Actions) {
 			c.gone[n.Agent] = c.now
 		}
 		delete(c.returning, n.Agent)
+		delete(c.quiet, n.Agent)
 	case AgentBack:
 		delete(c.gone, n.Agent)
 	case AgentDrained:
@@ -232,6 +242,8 @@ func (c *Coordinator) take(n Notice, act *Actions) {
 		if c.detached[n.Agent] {
 			c.returning[n.Agent] = true
 		}
+	case AgentQuiet:
+		c.quiet[n.Agent] = n.Since
 	default:
 		panic(fmt.Sprintf("abs: coordinator given a %T", n))
 	}

@@ -63,7 +63,7 @@ func (kv *testKV) epochs() []Epoch { return slices.Sorted(maps.Keys(kv.records))
 //	ack TASK EPOCH [sent=] [consumed=] [logged=] [aligned=] [failed=] [gen=] [version=] [persist=] [ended]
 //	ackall EPOCH [except=]       every other task: numbers EPOCH*10 on all channels, all aligned
 //	replica TASK EPOCH [version=] | replicaall EPOCH
-//	gone|back|drained AGENT | trigger NAME | stop | seen EPOCH (from the watch)
+//	gone|back|drained AGENT | quiet AGENT EPOCH | trigger NAME | stop | seen EPOCH (from the watch)
 //	rewatch                      the watch begins again and delivers every state that the keys had
 //	collect                      deletes all acknowledgements from KV
 //	unwritten                    answers a lost write
@@ -127,6 +127,8 @@ func (b *coordinatorBench) do(c command) {
 		b.step(AgentBack{c.arg(0)})
 	case "drained":
 		b.step(AgentDrained{c.arg(0)})
+	case "quiet":
+		b.step(AgentQuiet{c.arg(0), Epoch(c.num(1))})
 	case "trigger":
 		b.step(Trigger{c.arg(0)})
 	case "stop":

@@ -261,8 +261,24 @@ func (c *Coordinator) holdsForTime(r EpochRecord) string {
 		return c.holdsUntil(c.pauseEnd(), r.Final)
 	case c.cfg.IntervalMs == 0:
 		return "no interval is set"
+	case c.allQuiet(r):
+		return fmt.Sprintf("nothing has changed since %v", r.Epoch)
 	}
 	return c.holdsUntil(max(c.startedAt+c.intervalMs(), c.pauseEnd()), true)
+}
+
+// allQuiet says that the newest epoch is a checkpoint that counts, and that a next one would hold the
+// same: no task that would take part has changed, and the same agents would.
+func (c *Coordinator) allQuiet(r EpochRecord) bool {
+	if r.Epoch == 0 || !r.Counts(c.cfg.Replicate) || len(c.returning) > 0 || !slices.Equal(r.Detached, c.nextDetached()) {
+		return false
+	}
+	for _, t := range c.plan.Tasks {
+		if !slices.Contains(r.Detached, t.Agent) && c.quiet[t.Agent] != r.Epoch {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Coordinator) holdsUntil(at int64, applies bool) string {

@@ -361,6 +361,7 @@ type notes struct {
 	caughtUp []Recovery
 	drained  []abs.Epoch
 	skipped  []abs.Epoch
+	stirred  []struct{}
 }
 
 func (n *notes) PartDurable(r PartReport) { note(n, &n.durable, r.Info.Epoch) }
@@ -370,6 +371,7 @@ func (n *notes) PartSkipped(e abs.Epoch, _ string) {
 func (n *notes) Recovered(r Recovery) { note(n, &n.recovery, r) }
 func (n *notes) CaughtUp(r Recovery)  { note(n, &n.caughtUp, r) }
 func (n *notes) Drained(e abs.Epoch)  { note(n, &n.drained, e) }
+func (n *notes) Stirred()             { note(n, &n.stirred, struct{}{}) }
 
 func note[T any](n *notes, list *[]T, v T) {
 	n.mu.Lock()

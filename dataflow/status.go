@@ -11,7 +11,7 @@ import (
 type stats struct {
 	in, repeats, givenUp, restarts atomic.Uint64
 	backlog, ingested, epoch       atomic.Uint64
-	newest                         atomic.Uint64
+	newest, quiet                  atomic.Uint64
 	looked                         atomic.Bool
 
 	grantBytes int // consumed since the last grant; the task's own
@@ -66,6 +66,19 @@ func (s *stats) seen(e abs.Epoch) { s.newest.Store(max(s.newest.Load(), uint64(e
 // false until they have been looked through.
 func (t *Task) NewestEpoch() (abs.Epoch, bool) {
 	return abs.Epoch(t.stats.newest.Load()), t.stats.looked.Load()
+}
+
+// Quiet is the epoch of the newest part if nothing of the task has changed since it was frozen: a part of
+// a later epoch would hold the same, and there is nothing for it to clear away. 0: there is, or there is no
+// part. What the task has not taken yet, from its log or its channels, is no change.
+func (t *Task) Quiet() abs.Epoch { return abs.Epoch(t.stats.quiet.Load()) }
+
+// stir notes that the task changes.
+func (t *Task) stir() {
+	if t.stats.quiet.Load() != 0 {
+		t.stats.quiet.Store(0)
+		t.env.Observer.Stirred()
+	}
 }
 
 func (s *stats) sinceGrant(limit int) bool {
@@ -206,6 +219,7 @@ func (t *Task) Unpurged(channel int, seq uint64) {
 	t.mail.post(func() {
 		if c := t.inbox.byIndex[channel]; c != nil {
 			c.owed = max(c.owed, seq)
+			t.stir()
 		}
 	})
 }
@@ -253,6 +267,7 @@ func (e *sinkEvents) confirm() {
 	e.posted = false
 	e.mu.Unlock()
 	if h, news := e.port.confirm(upto); news {
+		e.task.stir()
 		if _, err := e.task.env.Log.Append(EntryHanded, h.encode()); err != nil {
 			e.port.logged = 0
 		}

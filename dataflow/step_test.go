@@ -141,6 +141,42 @@ func TestTaskReplayIsOvertaken(t *testing.T) {
 	mustEqual(t, "last item", got[len(got)-1], "4 b=2")
 }
 
+// TestTaskSaysWhetherItHasChanged: from a barrier to the first thing that changes the task.
+func TestTaskSaysWhetherItHasChanged(t *testing.T) {
+	d := newDevice(t, sourceSpec(PolicySkip))
+	s := d.open(d.log, &counters{})
+	s.settle()
+	s.save()
+	barrier := func(e abs.Epoch) {
+		s.must(s.ingest.Barrier(e, false))
+		s.settle()
+		s.save()
+		mustEqual(t, "quiet since", s.task.Quiet(), e)
+	}
+	mustEqual(t, "quiet since the initial part", s.task.Quiet(), 0)
+	barrier(1)
+	barrier(2)
+	mustEqual(t, "stirred", len(s.notes.stirred), 0)
+
+	s.receive(rec("a", ""), rec("b", ""))
+	s.settle()
+	mustEqual(t, "quiet after a batch", s.task.Quiet(), 0)
+	mustEqual(t, "stirred by it", len(s.notes.stirred), 1)
+	barrier(3)
+
+	s.task.SinkEvents(0).Handed(1) // what is left for the sink is part of the state
+	s.settle()
+	mustEqual(t, "quiet after a confirmation", s.task.Quiet(), 0)
+	mustEqual(t, "stirred by it", len(s.notes.stirred), 2)
+	barrier(4)
+
+	d.log.restart(true) // the log may hold more than the part
+	s = d.open(d.log, &counters{})
+	s.settle()
+	mustEqual(t, "quiet after a restart", s.task.Quiet(), 0)
+	barrier(5)
+}
+
 // cutLog is a log whose front can be given up.
 type cutLog struct {
 	*memoryLog

@@ -83,6 +83,8 @@ type Observer interface {
 	CaughtUp(r Recovery)
 	// Drained: a final barrier has been passed on.
 	Drained(epoch abs.Epoch)
+	// Stirred: the task has changed for the first time since its newest part; see [Task.Quiet].
+	Stirred()
 }
 
 // PartReport describes a durable part.
@@ -109,8 +111,8 @@ type Recovery struct {
 	TookMS   float64
 }
 
-// Task runs one task. Everything but Status, NewestEpoch, Record, Purgeable, Unpurged and SinkEvents belongs to
-// one goroutine, that of Run.
+// Task runs one task. Everything but Status, NewestEpoch, Quiet, Record, Purgeable, Unpurged and SinkEvents
+// belongs to one goroutine, that of Run.
 type Task struct {
 	spec TaskSpec
 	env  Env
@@ -422,7 +424,12 @@ func (t *Task) Deliver(d Delivery) error {
 		return nil
 	}
 	t.noted = true
-	return t.inbox.accept(d)
+	had := t.inbox.duplicates
+	err := t.inbox.accept(d)
+	if t.inbox.duplicates != had {
+		t.stir() // the next checkpoint purges it
+	}
+	return err
 }
 
 // sendGrants tells senders what was consumed: all channels, or those where it is news.
@@ -559,6 +566,7 @@ func (t *Task) HandOver() error {
 // the task was restored. It spares repeats after a restart; a full log only means that there may be some.
 func (t *Task) logHanded(p *sinkPort) {
 	if h, news := p.news(); news {
+		t.stir()
 		if _, err := t.env.Log.Append(EntryHanded, h.encode()); err != nil {
 			p.logged = 0
 		}
@@ -666,6 +674,7 @@ func (t *Task) apply(e Entry) (bool, error) {
 			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
 		t.pos = e.Pos
+		t.stir()
 		return true, t.effects(t.aligner.Step(ev), e.Pos)
 	}
 	t.pos = e.Pos
@@ -723,6 +732,7 @@ func (t *Task) stepRecord() (bool, error) {
 		return false, ignoreFull(err)
 	}
 	t.pos = pos
+	t.stir()
 	return true, t.effects(t.aligner.Step(lacks[0]), pos)
 }
 
@@ -763,6 +773,7 @@ func (t *Task) consume(pos abs.Position, c *inChannel, e orderEntry) error {
 	}
 	to, b := []Target{c.To}, Batch{Stamp: t.stamp, Count: e.count, Payload: payload}
 	if t.draining {
+		t.stir()
 		t.withheld = append(t.withheld, withheld{pos, to, b})
 		return nil
 	}
@@ -811,6 +822,7 @@ func (t *Task) end(pos abs.Position) error {
 		return nil
 	}
 	t.ended = true
+	t.stir()
 	for _, o := range t.outs {
 		o.mark(frame.Mark{Kind: frame.End}, pos)
 	}
@@ -881,6 +893,7 @@ func (t *Task) fresh(payload, ids []byte, count int) ([]byte, int, error) {
 
 // process runs records through the chain and ends the step.
 func (t *Task) process(pos abs.Position, to []Target, b Batch) error {
+	t.stir()
 	if t.replaying {
 		t.recovery.Replayed += uint64(b.Count)
 	}

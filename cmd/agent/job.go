@@ -270,6 +270,9 @@ func (p *program) printJob(j api.Job) error {
 	}
 	fmt.Fprintf(w, "checkpoints: complete %d, replicated %d; align %s, freeze %s, persist %s, replicate %s\n",
 		j.LastCompleteEpoch, j.LastReplicatedEpoch, msText(j.AlignMS), msText(j.FreezeMS), msText(j.PersistMS), msText(j.ReplicateMS))
+	if j.Waits != "" {
+		fmt.Fprintf(w, "next checkpoint: %s\n", plain(j.Waits))
+	}
 	if r := j.Running; r != nil {
 		fmt.Fprintf(w, "running: epoch %d, %s for %s, %d of %d parts", r.Epoch, r.Phase, msText(r.AgeMS), r.Acked, r.Needed)
 		for i, t := range r.HeldUpBy {

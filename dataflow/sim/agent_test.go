@@ -31,6 +31,7 @@ type agent struct {
 	heard time.Duration
 	// caughtUp is what the agent's last sign of life said: it has brought its backlog to its receivers.
 	caughtUp bool
+	quiet    abs.Epoch // likewise: since which none of its tasks has changed
 }
 
 func newAgent(w *world, name string) *agent {
@@ -181,7 +182,7 @@ func (p *process) connect() {
 // sign tells the others every now and then that the agent lives.
 func (p *process) sign() {
 	if !p.a.cut {
-		p.a.caughtUp = !p.behind()
+		p.a.caughtUp, p.a.quiet = !p.behind(), p.quiet()
 	}
 	p.after(signEvery, p.sign)
 }
@@ -193,6 +194,17 @@ func (p *process) behind() bool {
 		last := r.log.lastEntry()
 		return last > 0 && (r.run == nil || r.run.task.Status().HandedOver < min(p.mark, last))
 	})
+}
+
+// quiet is the epoch since which none of the agent's tasks has changed; 0: there is none.
+func (p *process) quiet() (since abs.Epoch) {
+	for i, r := range p.runners {
+		if r.run == nil || r.run.task.Quiet() == 0 || i > 0 && r.run.task.Quiet() != since {
+			return 0
+		}
+		since = r.run.task.Quiet()
+	}
+	return since
 }
 
 func (p *process) watch() {
@@ -744,6 +756,9 @@ func (r *taskRun) CaughtUp(rec dataflow.Recovery) {
 
 // Drained implements [dataflow.Observer].
 func (r *taskRun) Drained(abs.Epoch) {}
+
+// Stirred implements [dataflow.Observer]. Agents tell at their next sign of life.
+func (r *taskRun) Stirred() {}
 
 // through copies a value by way of its encoding, as the control plane does.
 func through[T any](v T) T {

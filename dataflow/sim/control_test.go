@@ -212,6 +212,7 @@ func (l *leader) tick() {
 		default:
 			l.step(abs.AgentBack{Agent: a.name})
 		}
+		l.step(abs.AgentQuiet{Agent: a.name, Since: a.quiet})
 	}
 	l.step(abs.Tick{})
 }

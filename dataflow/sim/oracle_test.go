@@ -167,8 +167,8 @@ func (o *oracle) committed(r abs.EpochRecord) {
 	o.commits = append(o.commits, c)
 }
 
-// finished says whether all is delivered and, two counting checkpoints later, nothing is kept that is
-// needed no more.
+// finished says whether all is delivered and, two counting checkpoints later, or one since which nothing
+// has changed, nothing is kept that is needed no more.
 func (o *oracle) finished() bool {
 	if o.why = o.lacking(); o.why != "" {
 		return false
@@ -273,7 +273,7 @@ const (
 // kept says what is kept that should be gone.
 func (o *oracle) kept() string {
 	for _, a := range o.w.agents {
-		if a.proc == nil || a.proc.counted < o.mark+2 || a.proc.purges > 0 {
+		if a.proc == nil || a.proc.counted < o.mark+2 && !o.rests(a.proc) || a.proc.purges > 0 {
 			return a.name + " has not taken the second counting checkpoint"
 		}
 		for _, r := range a.proc.runners {
@@ -301,6 +301,13 @@ func (o *oracle) kept() string {
 		}
 	}
 	return ""
+}
+
+// rests says whether the newest epoch counts for an agent and nothing has changed since on any.
+func (o *oracle) rests(p *process) bool {
+	epochs := o.w.kv.epochs()
+	newest := epochs[len(epochs)-1]
+	return p.counted == newest && !slices.ContainsFunc(o.w.agents, func(a *agent) bool { return a.quiet != newest })
 }
 
 // atEnd: every record has had its effect once, in states and outside, or is a dead letter.

@@ -86,6 +86,8 @@ type Job struct {
 	ReplicateMS float64 `json:"replicate_ms"`
 	// Running is the checkpoint under way; null between checkpoints.
 	Running *Running `json:"running_checkpoint"`
+	// Waits says why no checkpoint is under way, for people; empty while one is, or if that is not known.
+	Waits string `json:"checkpoint_waits"`
 	Tasks   []Task   `json:"tasks"`
 	YAML    string   `json:"yaml"`
 }

@@ -75,6 +75,7 @@ type Agent struct {
 	jobs       map[string]*hostedJob
 	ready      chan struct{}
 	wakeLeader chan struct{}
+	stirred    chan struct{} // a task has changed that was quiet
 }
 
 // Run runs an agent until ctx ends. Errors about its directory, its listeners and its options come
@@ -91,8 +92,8 @@ func Run(ctx context.Context, opt Options, log *slog.Logger) error {
 	opt.Data = data
 	a := &Agent{
 		opt: opt, log: log, began: time.Now(), jobs: map[string]*hostedJob{}, ready: make(chan struct{}),
-		wakeLeader: make(chan struct{}, 1),
-		saves:      newQueue[saveJob](), acks: newQueue[ackJob](), replicas: newQueue[replicaJob](), purges: newQueue[purgeJob](),
+		wakeLeader: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
+		saves: newQueue[saveJob](), acks: newQueue[ackJob](), replicas: newQueue[replicaJob](), purges: newQueue[purgeJob](),
 		savepoints: newQueue[savepointAsk](), failed: make(chan error, 1),
 	}
 	a.peers.init()

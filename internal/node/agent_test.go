@@ -20,14 +20,14 @@ const patience = 60 * time.Second
 
 // agent is an agent in this process, with the embedded server and no MQTT listener.
 type agent struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	client *api.Client
 	cancel context.CancelFunc
 	done   chan error
 }
 
-func start(t *testing.T, dir string) *agent {
+func start(t testing.TB, dir string) *agent {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &agent{t: t, dir: dir, cancel: cancel, done: make(chan error, 1)}
@@ -120,14 +120,14 @@ func (a *agent) reason(job string) string {
 // files are the input and output of the counting job.
 type files struct{ in, out string }
 
-func newFiles(t *testing.T) files {
+func newFiles(t testing.TB) files {
 	dir := t.TempDir()
 	f := files{filepath.Join(dir, "in"), filepath.Join(dir, "out")}
 	f.write(t, "")
 	return f
 }
 
-func (f files) write(t *testing.T, lines string) {
+func (f files) write(t testing.TB, lines string) {
 	t.Helper()
 	w, err := os.OpenFile(f.in, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

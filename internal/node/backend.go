@@ -743,6 +743,7 @@ func (a *Agent) fillRunning(ctx context.Context, j *api.Job) {
 		st = *reply.Status
 	}
 	if st.Running == nil {
+		j.Waits = st.Holding
 		return
 	}
 	j.Running = &api.Running{

@@ -274,6 +274,9 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		default:
 			l.step(ctx, j, abs.AgentBack{Agent: name})
 		}
+		if since := l.a.peers.quietSince(name, j.rec.Name); l.a.peers.alive(name) {
+			l.step(ctx, j, abs.AgentQuiet{Agent: name, Since: since})
+		}
 	}
 }
 

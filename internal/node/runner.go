@@ -665,5 +665,8 @@ func (o observer) set(rec dataflow.Recovery) {
 	o.r.recovery = &rec
 }
 
+// Stirred implements [dataflow.Observer].
+func (o observer) Stirred() { signal(o.r.a.stirred) }
+
 // Drained implements [dataflow.Observer].
 func (o observer) Drained(epoch abs.Epoch) { o.r.log.Info("drained", "epoch", uint64(epoch)) }

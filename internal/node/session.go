@@ -478,6 +478,8 @@ type sign struct {
 	Name string `json:"name"`
 	// CaughtUp: what the agent had logged when it came into touch is with its receivers.
 	CaughtUp bool `json:"caught_up"`
+	// Quiet has, by job, the epoch since which none of the agent's tasks of the job has changed.
+	Quiet map[string]abs.Epoch `json:"quiet,omitempty"`
 
 	at time.Time
 }
@@ -514,6 +516,13 @@ func (p *peers) caughtUp(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.heard[name].CaughtUp
+}
+
+// quietSince is the epoch since which an agent's tasks of a job have not changed; 0: they may have.
+func (p *peers) quietSince(name, job string) abs.Epoch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard[name].Quiet[job]
 }
 
 // answered notes that an agent has answered a call.
@@ -559,13 +568,61 @@ func (a *Agent) keepAlive() {
 	full := false
 	for {
 		full = a.tellLogState(full)
-		s := sign{Name: a.name, CaughtUp: !a.behind()}
+		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet()}
 		a.peers.hear(s)
 		a.conn.Say("alive", mustJSON(s))
-		if !sleep(a.life, aliveEvery) {
+		if !a.rest(s) {
 			return
 		}
 	}
+}
+
+// rest waits until the next sign of life is due: early if the last one said that a job is quiet, and it
+// is so no more. False: the agent ends.
+func (a *Agent) rest(last sign) bool {
+	t := time.NewTimer(aliveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-a.life.Done():
+			return false
+		case <-t.C:
+			return true
+		case <-a.stirred:
+			now := a.quiet()
+			for job, since := range last.Quiet {
+				if now[job] != since {
+					return true
+				}
+			}
+		}
+	}
+}
+
+// quiet lists the jobs none of whose tasks here has changed since one epoch, with that epoch.
+func (a *Agent) quiet() map[string]abs.Epoch {
+	out := map[string]abs.Epoch{}
+	for _, h := range a.hosted() {
+		if e := h.quiet(); e != 0 {
+			out[h.name] = e
+		}
+	}
+	return out
+}
+
+// quiet is the epoch since which none of the job's tasks here has changed; 0: there is none.
+func (h *hostedJob) quiet() abs.Epoch {
+	var since abs.Epoch
+	for i, r := range h.tasks() {
+		r.mu.Lock()
+		task := r.running
+		r.mu.Unlock()
+		if task == nil || task.Quiet() == 0 || i > 0 && task.Quiet() != since {
+			return 0
+		}
+		since = task.Quiet()
+	}
+	return since
 }
 
 // tellLogState says once when the log cannot be written, and once when it can again.
