@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/weir-stream/weir/dataflow"
@@ -53,10 +54,14 @@ func writePack(w io.Writer, info dataflow.PartInfo, since dataflow.Version, chan
 	if _, err := w.Write(packHeader(info, since)); err != nil {
 		return err
 	}
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(packWindow))
+	z, err := encoder(w)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		z.Reset(nil)
+		encoders.Put(z)
+	}()
 	body := &packWriter{z: z, sum: xxh3.New()}
 	err = changes(body.change)
 	if err == nil {
@@ -66,6 +71,17 @@ func writePack(w io.Writer, info dataflow.PartInfo, since dataflow.Version, chan
 		err = closeErr
 	}
 	return err
+}
+
+// encoders are kept for the next pack: a new one clears more memory than most packs have bytes.
+var encoders sync.Pool
+
+func encoder(w io.Writer) (*zstd.Encoder, error) {
+	if z, ok := encoders.Get().(*zstd.Encoder); ok {
+		z.Reset(w)
+		return z, nil
+	}
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(packWindow))
 }
 
 // packHeader is the part of a pack that is not compressed.

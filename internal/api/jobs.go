@@ -88,8 +88,8 @@ type Job struct {
 	Running *Running `json:"running_checkpoint"`
 	// Waits says why no checkpoint is under way, for people; empty while one is, or if that is not known.
 	Waits string `json:"checkpoint_waits"`
-	Tasks   []Task   `json:"tasks"`
-	YAML    string   `json:"yaml"`
+	Tasks []Task `json:"tasks"`
+	YAML  string `json:"yaml"`
 }
 
 // Running is the checkpoint that is under way.

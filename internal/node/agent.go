@@ -76,6 +76,7 @@ type Agent struct {
 	ready      chan struct{}
 	wakeLeader chan struct{}
 	stirred    chan struct{} // a task has changed that was quiet
+	bundles    uint64        // that this process has stored; the replicas' worker's own
 }
 
 // Run runs an agent until ctx ends. Errors about its directory, its listeners and its options come

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -158,9 +157,11 @@ func (l *lead) onAck(ctx context.Context, job string, e wnats.Event) {
 }
 
 func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
-	ack, err := abs.DecodeReplicaAck(e.Value)
+	acks, err := decodeReplicas(e.Value)
 	if j := l.jobs[job]; j != nil && err == nil {
-		l.step(ctx, j, ack)
+		for _, ack := range acks {
+			l.step(ctx, j, ack)
+		}
 	}
 }
 
@@ -256,9 +257,9 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 		err = json.Unmarshal(e.Value, &list)
 		out.Acks = append(out.Acks, list.Acks...)
 	case kindReplica:
-		var ack abs.ReplicaAck
-		ack, err = abs.DecodeReplicaAck(e.Value)
-		out.Replicas = append(out.Replicas, ack)
+		var acks []abs.ReplicaAck
+		acks, err = decodeReplicas(e.Value)
+		out.Replicas = append(out.Replicas, acks...)
 	}
 	return err
 }
@@ -492,13 +493,14 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 		if err := json.Unmarshal(e.Value, &rec); err != nil {
 			return err
 		}
-		for task, p := range rec.Parts {
+		for _, p := range rec.Parts {
 			for _, pack := range p.Packs {
-				named[pack] = true
-			}
-			id := packID{p.Generation, p.Version}
-			if o, ok := newest[task]; len(p.Packs) > 0 && (!ok || o.before(id)) {
-				newest[task] = id
+				object, _ := splitPack(pack)
+				named[object] = true
+				owner, id, ok := parsePack(object, name)
+				if o, known := newest[owner]; ok && (!known || o.before(id)) {
+					newest[owner] = id
+				}
 			}
 		}
 	}
@@ -508,8 +510,8 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 		return err
 	}
 	for _, o := range list {
-		task, id, ok := parsePack(o.Name, name)
-		if ref, known := newest[task]; !ok || named[o.Name] || !known || !id.before(ref) {
+		owner, id, ok := parsePack(o.Name, name)
+		if ref, known := newest[owner]; !ok || named[o.Name] || !known || !id.before(ref) {
 			continue
 		}
 		if err := objects.Delete(ctx, o.Name); err != nil {
@@ -517,30 +519,6 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 		}
 	}
 	return nil
-}
-
-type packID struct {
-	gen     abs.Generation
-	version uint64
-}
-
-func (p packID) before(o packID) bool {
-	return p.gen < o.gen || p.gen == o.gen && p.version < o.version
-}
-
-// parsePack is the reverse of packName for one job.
-func parsePack(object, job string) (abs.TaskID, packID, bool) {
-	rest, ok := strings.CutPrefix(object, job+"/")
-	i := strings.LastIndexByte(rest, '/')
-	if !ok || i < 0 {
-		return "", packID{}, false
-	}
-	var gen uint32
-	var version uint64
-	if _, err := fmt.Sscanf(rest[i+1:], "%d-%d", &gen, &version); err != nil {
-		return "", packID{}, false
-	}
-	return abs.TaskID(rest[:i]), packID{abs.Generation(gen), version}, true
 }
 
 func (l *leader) begin(term abs.Term) {

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,15 +23,13 @@ const (
 	workRetry = 500 * time.Millisecond
 	// workTries bounds a job of the background: after it, the next epoch or session takes it up.
 	workTries = 20
-	// fullPackEvery bounds the chain of packs that a restore from the replica has to read.
-	fullPackEvery = 16
 )
 
 // startWorkers starts what runs beside the tasks.
 func (a *Agent) startWorkers() {
 	a.background(func() { a.saves.batches(a.life, a.saveAll) })
 	a.background(func() { a.acks.batches(a.life, a.sendAcks) })
-	a.background(func() { a.replicas.each(a.life, a.replicate) })
+	a.background(func() { a.replicas.batches(a.life, a.replicateAll) })
 	a.background(func() { a.purges.each(a.life, func(p purgeJob) { p.run(a.life) }) })
 }
 
@@ -191,102 +188,6 @@ func (a *Agent) answer(r *runner, rec abs.EpochRecord) {
 	}
 }
 
-// replicaJob is a part to be put into the object store.
-type replicaJob struct {
-	r     *runner
-	epoch abs.Epoch // of the manifest
-	part  abs.Part
-}
-
-func packName(job string, task abs.TaskID, gen abs.Generation, version uint64) string {
-	return fmt.Sprintf("%s/%s/%d-%d", job, task, gen, version)
-}
-
-// replicate stores a part as a pack: the changes since the last replicated part, or all of it.
-func (a *Agent) replicate(j replicaJob) {
-	if h := j.r.job; h.superseded(j.epoch) {
-		return
-	}
-	name := packName(j.r.rec.Name, j.r.task.ID, j.part.Generation, j.part.Version)
-	a.attempt("replica", name, func(ctx context.Context) error {
-		packs, since := a.packsBefore(ctx, j)
-		var pack bytes.Buffer
-		if err := a.store.WritePack(&pack, j.r.name, since, dataflow.Version(j.part.Version)); err != nil {
-			return err
-		}
-		objects := a.conn.Objects(wnats.Snapshots)
-		if _, err := objects.Put(ctx, name, &pack); err != nil && !errors.Is(err, wnats.ErrConflict) {
-			return err
-		}
-		ack := abs.ReplicaAck{
-			Task: j.r.task.ID, Epoch: j.part.Epoch, Generation: j.part.Generation, Version: j.part.Version,
-			Packs: append(packs, name),
-		}
-		value, err := json.Marshal(ack)
-		if err != nil {
-			panic(err)
-		}
-		_, err = a.conn.KV(wnats.Checkpoints).Put(ctx, replicaKey(j.r.rec.Name, j.epoch, j.r.task.ID), value)
-		return err
-	})
-}
-
-// packsBefore is the chain of packs that the new one continues, and its last version; none, if there
-// is no such chain in the object store, or it is long, or a part taken whole came since.
-func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, dataflow.Version) {
-	last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part)
-	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version {
-		return nil, 0
-	}
-	if _, err := a.conn.Objects(wnats.Snapshots).Has(ctx, last.Packs[len(last.Packs)-1]); err != nil {
-		return nil, 0
-	}
-	parts, err := a.store.Parts(j.r.name)
-	if err != nil {
-		return nil, 0
-	}
-	here := false
-	for _, p := range parts {
-		v := uint64(p.Version)
-		here = here || v == last.Version && p.Generation == last.Generation
-		if p.Full && v > last.Version && v <= j.part.Version {
-			return nil, 0 // what lies before a full part is no base for what comes after
-		}
-	}
-	if !here {
-		return nil, 0
-	}
-	return append([]string(nil), last.Packs...), dataflow.Version(last.Version)
-}
-
-// newestReplicated is the newest replicated part of a task in the part's generation.
-func (h *hostedJob) newestReplicated(task abs.TaskID, part abs.Part) (abs.Part, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var best abs.Part
-	found := false
-	for _, rec := range h.epochs {
-		p, ok := rec.Parts[task]
-		if !ok || rec.State != abs.Replicated || p.Generation != part.Generation || found && p.Version < best.Version {
-			continue
-		}
-		best, found = p, true
-	}
-	return best, found
-}
-
-// superseded says that a newer checkpoint has been committed meanwhile.
-func (h *hostedJob) superseded(e abs.Epoch) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for n, rec := range h.epochs {
-		if n > e && rec.Manifest() {
-			return true
-		}
-	}
-	return false
-}
-
 // fetchModule makes sure that a module is on this agent, so that it boots offline.
 func (a *Agent) fetchModule(ctx context.Context, digest string) error {
 	if strings.HasPrefix(digest, native.Prefix) {
@@ -360,18 +261,6 @@ func (a *Agent) importPacks(ctx context.Context, task string, names []string) (d
 		readers = append(readers, r)
 	}
 	return a.store.ImportPacks(task, readers...)
-}
-
-// openPack opens a pack: an imported one, else the object store's.
-func (a *Agent) openPack(ctx context.Context, name string) (io.ReadCloser, error) {
-	if r, _, err := a.blobs.Open(blobOfPack(name)); err == nil {
-		return r, nil
-	}
-	r, err := a.conn.Objects(wnats.Snapshots).Get(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("pack %s: %w", name, err)
-	}
-	return r, nil
 }
 
 // forgetSessions removes the sessions that a deleted job's task keeps at its brokers. It is a courtesy:
