@@ -12,7 +12,7 @@ type stats struct {
 	in, repeats, givenUp, restarts atomic.Uint64
 	backlog, ingested, epoch       atomic.Uint64
 	newest, quiet                  atomic.Uint64
-	looked                         atomic.Bool
+	looked, resting                atomic.Bool
 
 	grantBytes int // consumed since the last grant; the task's own
 
@@ -104,6 +104,32 @@ func (s *stats) setSaveError(err error) {
 	}
 }
 
+// Resting says whether, as of the last tick, the task has nothing to do but to wait: nothing is on its way
+// to it, from it, or to its disk.
+func (t *Task) Resting() bool { return t.Quiet() != 0 && t.stats.resting.Load() }
+
+func (t *Task) rests() bool {
+	if t.replaying || t.entry != nil || len(t.records) > 0 || len(t.parts) > 0 || t.saving != nil || t.unknown() || t.inbox.bytes > 0 || t.aligner.Pending() != 0 {
+		return false
+	}
+	for _, c := range t.inbox.chans {
+		if c.gap || c.dropped {
+			return false
+		}
+	}
+	for _, o := range t.outs {
+		if len(o.window) > 0 {
+			return false
+		}
+	}
+	for _, p := range t.chain.sinks {
+		if len(p.items) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // status publishes what only the task's goroutine knows.
 func (t *Task) status() {
 	var out, held uint64
@@ -117,6 +143,7 @@ func (t *Task) status() {
 		held += uint64(c.tail - c.next)
 	}
 	s := &t.stats
+	s.resting.Store(t.rests())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos

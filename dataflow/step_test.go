@@ -152,6 +152,8 @@ func TestTaskSaysWhetherItHasChanged(t *testing.T) {
 		s.settle()
 		s.save()
 		mustEqual(t, "quiet since", s.task.Quiet(), e)
+		s.task.Tick()
+		mustEqual(t, "resting, with output under way", s.task.Resting(), false)
 	}
 	mustEqual(t, "quiet since the initial part", s.task.Quiet(), 0)
 	barrier(1)
@@ -170,11 +172,23 @@ func TestTaskSaysWhetherItHasChanged(t *testing.T) {
 	mustEqual(t, "stirred by it", len(s.notes.stirred), 2)
 	barrier(4)
 
+	s.task.SinkEvents(0).Handed(2)
+	s.settle()
+	barrier(5)
+	h, _, err := frame.Decode(s.wire.frames[len(s.wire.frames)-1])
+	s.must(err)
+	s.must(s.task.TakeGrant(t.Context(), Grant{Incarnation: 1, Next: abs.Seq(h.First) + abs.Seq(h.Count), Sum: h.After, Window: grantWindow}))
+	s.task.Tick()
+	mustEqual(t, "resting", s.task.Resting(), true)
+	s.receive(rec("a", ""))
+	s.settle()
+	mustEqual(t, "resting after a batch", s.task.Resting(), false)
+
 	d.log.restart(true) // the log may hold more than the part
 	s = d.open(d.log, &counters{})
 	s.settle()
 	mustEqual(t, "quiet after a restart", s.task.Quiet(), 0)
-	barrier(5)
+	barrier(6)
 }
 
 // cutLog is a log whose front can be given up.

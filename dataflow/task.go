@@ -39,7 +39,8 @@ type Env struct {
 	Clock func() int64
 	// Stopwatch gives a time that only durations are taken of; it decides nothing.
 	Stopwatch func() time.Duration
-	// Ticks comes every 100 ms. It paces repetition; nothing that a task computes depends on it.
+	// Ticks comes every 100 ms, less often while the task is [Task.Resting]. It paces repetition; nothing
+	// that a task computes depends on it.
 	Ticks <-chan struct{}
 	// Synced is signalled (capacity 1) when the log has been synced further.
 	Synced <-chan struct{}
@@ -111,7 +112,7 @@ type Recovery struct {
 	TookMS   float64
 }
 
-// Task runs one task. Everything but Status, NewestEpoch, Quiet, Record, Purgeable, Unpurged and SinkEvents
+// Task runs one task. Everything but Status, NewestEpoch, Quiet, Resting, Record, Purgeable, Unpurged and SinkEvents
 // belongs to one goroutine, that of Run.
 type Task struct {
 	spec TaskSpec

@@ -75,6 +75,7 @@ type Agent struct {
 	jobs       map[string]*hostedJob
 	ready      chan struct{}
 	wakeLeader chan struct{}
+	ticker     ticker
 	stirred    chan struct{} // a task has changed that was quiet
 	bundles    uint64        // that this process has stored; the replicas' worker's own
 }

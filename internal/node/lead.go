@@ -98,8 +98,13 @@ type lead struct {
 
 // led is a job during a term.
 type led struct {
-	rec   jobRecord
-	coord *abs.Coordinator
+	rec    jobRecord
+	agents []string
+	coord  *abs.Coordinator
+
+	ticks uint64
+	told  map[string]abs.Notice // of presence, by agent
+	quiet map[string]abs.AgentQuiet
 }
 
 func (l *lead) run(ctx context.Context) error {
@@ -223,7 +228,7 @@ func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
 	if err != nil {
 		return nil, err
 	}
-	j = &led{rec: rec, coord: coord}
+	j = &led{rec: rec, agents: rec.Plan.Agents(), coord: coord, told: map[string]abs.Notice{}, quiet: map[string]abs.AgentQuiet{}}
 	l.jobs[rec.Name] = j
 	return j, nil
 }
@@ -264,20 +269,30 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 	return err
 }
 
-// presence tells the coordinator who is gone and who is back.
+// presenceTicks is how often the coordinator is told again what is no news: what it made of it then may
+// have been made void by a record.
+const presenceTicks = 10
+
+// presence tells the coordinator who is gone, who is back, and where nothing changes.
 func (l *lead) presence(ctx context.Context, j *led) {
-	for _, name := range j.rec.Plan.Agents() {
+	again := j.ticks%presenceTicks == 0
+	j.ticks++
+	for _, name := range j.agents {
+		var now abs.Notice = abs.AgentBack{Agent: name}
+		quiet := abs.AgentQuiet{Agent: name, Since: l.a.peers.quietSince(name, j.rec.Name)}
 		switch {
 		case !l.a.peers.alive(name):
-			l.step(ctx, j, abs.AgentGone{Agent: name})
+			now, quiet.Since = abs.AgentGone{Agent: name}, 0
 		case l.a.peers.caughtUp(name):
-			l.step(ctx, j, abs.AgentDrained{Agent: name})
-		default:
-			l.step(ctx, j, abs.AgentBack{Agent: name})
+			now = abs.AgentDrained{Agent: name}
 		}
-		if since := l.a.peers.quietSince(name, j.rec.Name); l.a.peers.alive(name) {
-			l.step(ctx, j, abs.AgentQuiet{Agent: name, Since: since})
+		if told := j.told[name]; again || told != now {
+			l.step(ctx, j, now)
 		}
+		if again || j.quiet[name] != quiet {
+			l.step(ctx, j, quiet)
+		}
+		j.told[name], j.quiet[name] = now, quiet
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 30 * time.Second
 	tickEvery  = 100 * time.Millisecond
+	// restTicks: a task that rests is told of one tick in so many.
+	restTicks = 5
 	// healthyAfter of running, the next failure backs off from the start again.
 	healthyAfter = time.Minute
 )
@@ -220,7 +222,11 @@ func (r *runner) once(ctx context.Context) error {
 	}
 	r.attach(task, env.Input)
 	defer r.attach(nil, nil)
-	g.Go(func() error { return tick(ctx, ticks) })
+	defer r.a.ticker.add(func(n uint64) {
+		if !task.Resting() || n%restTicks == 0 {
+			signal(ticks)
+		}
+	})()
 	for i, s := range sinks {
 		g.Go(func() error { return s.Run(ctx, task.SinkEvents(i)) })
 	}
@@ -273,16 +279,45 @@ func signal(c chan struct{}) {
 	}
 }
 
-func tick(ctx context.Context, ticks chan struct{}) error {
-	t := time.NewTicker(tickEvery)
-	defer t.Stop()
-	for {
+// ticker calls what is registered with it, all from one goroutine, so that an idle agent wakes up once for
+// all its tasks.
+type ticker struct {
+	mu    sync.Mutex
+	next  int
+	funcs map[int]func(n uint64)
+}
+
+// add registers f until the returned function is called; f gets the number of the tick and returns at once.
+func (t *ticker) add(f func(n uint64)) (remove func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.funcs == nil {
+		t.funcs = map[int]func(uint64){}
+	}
+	id := t.next
+	t.next++
+	t.funcs[id] = f
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.funcs, id)
+	}
+}
+
+func (t *ticker) run(ctx context.Context) {
+	clock := time.NewTicker(tickEvery)
+	defer clock.Stop()
+	for n := uint64(0); ; n++ {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			signal(ticks)
+			return
+		case <-clock.C:
 		}
+		t.mu.Lock()
+		for _, f := range t.funcs {
+			f(n)
+		}
+		t.mu.Unlock()
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 
 // startWorkers starts what runs beside the tasks.
 func (a *Agent) startWorkers() {
+	a.background(func() { a.ticker.run(a.life) })
 	a.background(func() { a.saves.batches(a.life, a.saveAll) })
 	a.background(func() { a.acks.batches(a.life, a.sendAcks) })
 	a.background(func() { a.replicas.batches(a.life, a.replicateAll) })
