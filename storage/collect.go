@@ -21,27 +21,54 @@ const collectBatch = 4096
 // are forgotten in the first of several transactions; after a power cut in between, the next Drop
 // goes on.
 func (s *Store) Drop(task string, keep []dataflow.Version) error {
-	var work dropWork
-	err := s.db.update(func(tx *bolt.Tx) (err error) {
-		work, err = s.forget(tx, task, keep)
-		if err != nil || len(work.prefixes) > collectBatch || work.sweep {
-			return err
+	return s.DropAll(Kept{task, keep})
+}
+
+// Kept says which parts of a task are to be kept.
+type Kept struct {
+	Task     string
+	Versions []dataflow.Version
+}
+
+// DropAll is Drop for several tasks: what is little work shares one transaction. An error about one task
+// means that nothing is done for any, unless much had to be looked at.
+func (s *Store) DropAll(keep ...Kept) error {
+	much := map[string]dropWork{}
+	err := s.db.update(func(tx *bolt.Tx) error {
+		looked := 0
+		for _, k := range keep {
+			work, err := s.forget(tx, k.Task, k.Versions)
+			if err != nil {
+				return err
+			}
+			looked += len(work.prefixes)
+			if looked > collectBatch || work.sweep {
+				much[k.Task] = work
+				continue
+			}
+			if err := s.collect(tx, k.Task, work.prefixes); err != nil {
+				return err
+			}
+			if err := s.finishDrop(tx, k.Task, work); err != nil {
+				return err
+			}
 		}
-		if err := s.collect(tx, task, work.prefixes); err != nil {
-			return err
-		}
-		work.prefixes = nil
-		return s.finishDrop(tx, task, work)
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if work.prefixes != nil || work.sweep {
-		if err := s.collectMuch(task, work); err != nil {
+	for _, k := range keep {
+		if work, ok := much[k.Task]; ok {
+			if err := s.collectMuch(k.Task, work); err != nil {
+				return err
+			}
+		}
+		if err := s.repack(k.Task); err != nil {
 			return err
 		}
 	}
-	return s.repack(task)
+	return nil
 }
 
 // dropWork says what a Drop has to look at.

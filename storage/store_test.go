@@ -295,6 +295,37 @@ func TestDropKeepsTheNewest(t *testing.T) {
 	same(t, "entries", entries(t, s), 1)
 }
 
+func TestDropOfSeveralTasks(t *testing.T) {
+	s := newStore(t)
+	for v := range dataflow.Version(3) {
+		for _, task := range []string{"j/a", "j/b", "j/c"} {
+			info := dataflow.PartInfo{Task: task, Version: v + 1, Full: v == 0}
+			if err := s.Save(info, []dataflow.Change{change("k", fmt.Sprint(v + 1)), change(fmt.Sprint(v), "")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	left := func(task string) int {
+		parts, err := s.Parts(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(parts)
+	}
+	err := s.DropAll(Kept{"j/a", []dataflow.Version{3}}, Kept{"j/b", []dataflow.Version{9}})
+	if err == nil || left("j/a") != 3 || left("j/b") != 3 {
+		t.Fatalf("with a version that is not there: %v, %d and %d parts", err, left("j/a"), left("j/b"))
+	}
+	if err := s.DropAll(Kept{"j/a", []dataflow.Version{3}}, Kept{"j/b", []dataflow.Version{2}}); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "parts of a, b and c", []int{left("j/a"), left("j/b"), left("j/c")}, []int{1, 2, 3})
+	same(t, "version 3", load(t, s, 3), "0= 1= 2= k=3")
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestChanges(t *testing.T) {
 	s := newStore(t)
 	save(t, s, 1, true, change("a", "1"), change("b", "1"), change("c", "1"))

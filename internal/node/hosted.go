@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/storage"
 )
 
 // keptManifests is how many manifests of a job an agent keeps copies of: the newest, the one before
@@ -282,16 +283,28 @@ func (h *hostedJob) count(rec abs.EpochRecord) error {
 	if done {
 		return nil
 	}
+	var keep []storage.Kept
 	for _, r := range h.tasks() {
 		part, ok := rec.Parts[r.task.ID]
 		if !ok || part.Generation != r.rec.Generation || rec.Generation != r.rec.Generation {
 			continue
 		}
-		if err := r.truncate(part); err != nil {
+		if err := r.entries.Truncate(part.Pos); err != nil {
+			return fmt.Errorf("truncate the log of %s: %w", r.name, err)
+		}
+		kept, err := r.needless(part)
+		if err != nil {
 			return err
 		}
+		if len(kept) > 0 {
+			keep = append(keep, storage.Kept{Task: r.name, Versions: kept})
+		}
+		r.purge(part)
 	}
-	return nil
+	if len(keep) == 0 {
+		return nil
+	}
+	return h.a.store.DropAll(keep...)
 }
 
 // Old snapshots are dropped some at a time, since every transaction costs a device tens of kilobytes.
@@ -311,31 +324,30 @@ func dropped(parts []dataflow.PartInfo, below uint64) int64 {
 	return n
 }
 
-// truncate gives up what lies before a part that counts.
-func (r *runner) truncate(part abs.Part) error {
-	if err := r.entries.Truncate(part.Pos); err != nil {
-		return fmt.Errorf("truncate the log of %s: %w", r.name, err)
-	}
+// needless returns the snapshots to keep if it is time to drop those before a part that counts.
+func (r *runner) needless(part abs.Part) (keep []dataflow.Version, err error) {
 	parts, err := r.a.store.Parts(r.name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var keep []dataflow.Version
 	for _, p := range parts {
 		if uint64(p.Version) >= part.Version {
 			keep = append(keep, p.Version)
 		}
 	}
-	if old := len(parts) - len(keep); len(keep) > 0 && (old >= dropParts || dropped(parts, part.Version) >= dropBytes) {
-		if err := r.a.store.Drop(r.name, keep); err != nil {
-			return err
-		}
+	if len(parts)-len(keep) < dropParts && dropped(parts, part.Version) < dropBytes {
+		return nil, nil
 	}
+	return keep, nil
+}
+
+// purge removes from the input stream what lies before a part that counts.
+func (r *runner) purge(part abs.Part) {
 	r.mu.Lock()
 	task, input := r.running, r.input
 	r.mu.Unlock()
 	if task == nil || input == nil {
-		return nil
+		return
 	}
 	task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64) {
 		if len(seqs) > 0 {
@@ -348,7 +360,6 @@ func (r *runner) truncate(part abs.Part) error {
 			}
 		}
 	})
-	return nil
 }
 
 // purgeJob is frames of an input stream that are needed no more.
