@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -220,6 +221,14 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 			}
 		}
 		reply(seqs)
+	})
+}
+
+// Truncated says that the entries of the task's log up to a position are given up: nothing will be
+// replayed from before it.
+func (t *Task) Truncated(upto abs.Position) {
+	t.mail.post(func() {
+		maps.DeleteFunc(t.giveUps, func(pos abs.Position, _ map[int]givenUp) bool { return pos <= upto })
 	})
 }
 

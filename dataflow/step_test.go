@@ -2,6 +2,8 @@ package dataflow
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,11 @@ func TestTaskGivesNothingUpThatItHasProcessed(t *testing.T) {
 	s.settle()
 	mustEqual(t, "sink", s.sink.got()[0], "1 a=1")
 	mustEqual(t, "given up", d.log.kinds(EntryGiveUp), 1)
+	mustEqual(t, "kept for replay", len(s.task.giveUps), 1)
+	at := slices.Collect(maps.Keys(s.task.giveUps))[0]
+	s.task.Truncated(at - 1)
+	s.settle()
+	mustEqual(t, "kept while the entry is", len(s.task.giveUps), 1)
 
 	d.log.restart(true)
 	s = d.open(d.log, &counters{slow: 1})
@@ -113,6 +120,10 @@ func TestTaskGivesNothingUpThatItHasProcessed(t *testing.T) {
 	mustEqual(t, "given up", d.log.kinds(EntryGiveUp), 1)
 	mustEqual(t, "sink", s.sink.got()[0], "1 a=1")
 	mustEqual(t, "dead letters", len(d.dead.recs), 1)
+
+	s.task.Truncated(at)
+	s.settle()
+	mustEqual(t, "kept when the entry is given up", len(s.task.giveUps), 0)
 }
 
 // TestTaskReplayIsOvertaken: a part that becomes durable while the task replays towards it takes the

@@ -112,8 +112,8 @@ type Recovery struct {
 	TookMS   float64
 }
 
-// Task runs one task. Everything but Status, NewestEpoch, Quiet, Resting, Record, Purgeable, Unpurged and SinkEvents
-// belongs to one goroutine, that of Run.
+// Task runs one task. Everything but Status, NewestEpoch, Quiet, Resting, Record, Purgeable, Unpurged,
+// Truncated and SinkEvents belongs to one goroutine, that of Run.
 type Task struct {
 	spec TaskSpec
 	env  Env

@@ -341,12 +341,16 @@ func (r *runner) needless(part abs.Part) (keep []dataflow.Version, err error) {
 	return keep, nil
 }
 
-// purge removes from the input stream what lies before a part that counts.
+// purge lets the task forget what lies before a part that counts, and removes it from the input stream.
 func (r *runner) purge(part abs.Part) {
 	r.mu.Lock()
 	task, input := r.running, r.input
 	r.mu.Unlock()
-	if task == nil || input == nil {
+	if task == nil {
+		return
+	}
+	task.Truncated(part.Pos)
+	if input == nil {
 		return
 	}
 	task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64) {
