@@ -102,27 +102,29 @@ func diffOp(task abs.TaskID, was, is *Op, fail func(string, ...any)) {
 	}
 }
 
-// diffInputs compares the channels into a task; the numbers of each are part of its state.
+// diffInputs compares the channels into a task; the numbers of each are part of its state. A channel from
+// a task that is new begins at its first number: so a gateway joins.
 func diffInputs(old, next *Physical, id abs.TaskID, fail func(string, ...any)) {
-	was, is := inputIDs(old, id), inputIDs(next, id)
-	for _, c := range was {
-		if !slices.Contains(is, c) {
+	was, is := inputsOf(old, id), inputsOf(next, id)
+	for _, c := range sortedKeys(was) {
+		if _, stays := is[c]; !stays {
 			fail("task %s: channel %s into it is gone", id, c)
 		}
 	}
-	for _, c := range is {
-		if !slices.Contains(was, c) {
+	for _, c := range sortedKeys(is) {
+		if _, known := was[c]; !known && old.Task(is[c]) != nil {
 			fail("task %s: channel %s into it is new", id, c)
 		}
 	}
 }
 
-func inputIDs(p *Physical, id abs.TaskID) []abs.ChannelID {
-	var ids []abs.ChannelID
+// inputsOf are the channels into a task, with their senders.
+func inputsOf(p *Physical, id abs.TaskID) map[abs.ChannelID]abs.TaskID {
+	from := map[abs.ChannelID]abs.TaskID{}
 	for _, c := range p.Channels {
 		if c.To == id {
-			ids = append(ids, c.ID)
+			from[c.ID] = c.From
 		}
 	}
-	return ids
+	return from
 }

@@ -22,29 +22,31 @@ const patience = 60 * time.Second
 type agent struct {
 	t      testing.TB
 	dir    string
+	at     api.Addresses
 	client *api.Client
 	cancel context.CancelFunc
 	done   chan error
 }
 
 func start(t testing.TB, dir string) *agent {
+	return startWith(t, node.Options{Data: dir, Name: "a", NATSListen: "127.0.0.1:0"})
+}
+
+func startWith(t testing.TB, opt node.Options) *agent {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &agent{t: t, dir: dir, cancel: cancel, done: make(chan error, 1)}
-	if err := os.RemoveAll(filepath.Join(dir, "addresses.json")); err != nil {
+	a := &agent{t: t, dir: opt.Data, cancel: cancel, done: make(chan error, 1)}
+	if err := os.RemoveAll(filepath.Join(opt.Data, "addresses.json")); err != nil {
 		t.Fatal(err)
 	}
-	opt := node.Options{
-		Data: dir, Name: "a", NATSListen: "127.0.0.1:0", MQTTListen: node.Off, HTTP: "127.0.0.1:0", Version: "test",
-	}
+	opt.MQTTListen, opt.HTTP, opt.Version = node.Off, "127.0.0.1:0", "test"
 	go func() { a.done <- node.Run(ctx, opt, slog.New(slog.NewTextHandler(t.Output(), nil))) }()
 	t.Cleanup(a.stop)
-	var at api.Addresses
 	a.until("the agent is up", func() (bool, string) {
-		b, err := os.ReadFile(filepath.Join(dir, "addresses.json"))
-		return err == nil && json.Unmarshal(b, &at) == nil, fmt.Sprint(err)
+		b, err := os.ReadFile(filepath.Join(opt.Data, "addresses.json"))
+		return err == nil && json.Unmarshal(b, &a.at) == nil, fmt.Sprint(err)
 	})
-	client, err := api.NewClient("http://" + at.HTTP)
+	client, err := api.NewClient("http://" + a.at.HTTP)
 	if err != nil {
 		t.Fatal(err)
 	}
