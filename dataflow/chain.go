@@ -27,8 +27,10 @@ type opOutput struct {
 }
 
 // open makes the operators, from state if it is not nil.
-func (c *chain) open(ctx context.Context, ops Operators, state StateReader) error {
+// open makes the operators. What is marked as fresh is so only where the state is of an older generation.
+func (c *chain) open(ctx context.Context, ops Operators, state StateReader, older bool) error {
 	for i, spec := range c.spec.Ops {
+		spec.Operator.Fresh = spec.Operator.Fresh && older
 		op, err := ops.New(ctx, spec.Operator, stateOf(i, state))
 		if err != nil {
 			return fmt.Errorf("operator %s: %w", spec.Operator.Name, err)

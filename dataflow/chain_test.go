@@ -89,7 +89,7 @@ func chainOf(t *testing.T, targets [][][]Target, ops ...*scripted) *chain {
 		c.outlets = append(c.outlets, outs)
 	}
 	c.sinks = []*sinkPort{portOf(&shelf{}), portOf(&shelf{})}
-	if err := c.open(t.Context(), s, nil); err != nil {
+	if err := c.open(t.Context(), s, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -285,7 +285,7 @@ func TestChainStatePrefixes(t *testing.T) {
 			}
 		}
 		return nil
-	})
+	}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,13 +311,13 @@ func TestChainOpensAndClosesAll(t *testing.T) {
 		t.Fatalf("closed twice: %v", err)
 	}
 	s := &shop{ops: map[string]*scripted{"op0": ops[0]}}
-	if err := c.open(t.Context(), s, nil); err == nil || !strings.Contains(err.Error(), "op1") {
+	if err := c.open(t.Context(), s, nil, false); err == nil || !strings.Contains(err.Error(), "op1") {
 		t.Fatalf("open: %v", err)
 	}
 	_ = c.close()
 	mustEqual(t, "closings of what was opened", ops[0].closed, 2)
 	broken := errors.New("unreadable")
-	err := c.open(t.Context(), &shop{ops: map[string]*scripted{"op0": {}}}, func(func(Change) error) error { return broken })
+	err := c.open(t.Context(), &shop{ops: map[string]*scripted{"op0": {}}}, func(func(Change) error) error { return broken }, false)
 	if !errors.Is(err, broken) {
 		t.Fatalf("open from a broken state: %v", err)
 	}

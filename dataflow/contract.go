@@ -157,6 +157,9 @@ type OperatorSpec struct {
 	Config  map[string]string
 	Outputs []string
 	Inputs  []string
+	// Fresh: the state is that of another module or configuration. Only what is keyed is taken of it, by
+	// an instance that is made like one without state; a native operator takes nothing.
+	Fresh bool
 }
 
 // StateReader visits saved state: every change once, values borrowed until visit returns.

@@ -119,7 +119,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		meta.Aligner, meta.Draining, meta.Final = abs.State{}, false, false
 		state = t.stateReader(old.Version)
 	}
-	if err := t.load(ctx, meta, state); err != nil {
+	if err := t.load(ctx, meta, state, true); err != nil {
 		return err
 	}
 	t.aligner.Step(abs.Event{Kind: abs.OnFloor, Epoch: t.env.Floor})
@@ -158,7 +158,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 	if err != nil {
 		return err
 	}
-	if err := t.load(ctx, meta, t.stateReader(p.Version)); err != nil {
+	if err := t.load(ctx, meta, t.stateReader(p.Version), false); err != nil {
 		return fmt.Errorf("restore snapshot %d of %s: %w", p.Version, p.Epoch, err)
 	}
 	t.pos = p.Pos
@@ -179,13 +179,14 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 	return t.endIfAllHave(p.Pos)
 }
 
-// load makes the operators and sets every counter to what meta says.
-func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader) error {
+// load makes the operators and sets every counter to what meta says. older: the state is of an older
+// generation.
+func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older bool) error {
 	t.stats.quiet.Store(0)
 	if err := t.chain.close(); err != nil {
 		return err
 	}
-	if err := t.chain.open(ctx, t.env.Operators, state); err != nil {
+	if err := t.chain.open(ctx, t.env.Operators, state, older); err != nil {
 		return err
 	}
 	var inputs []abs.Input

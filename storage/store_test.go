@@ -300,7 +300,7 @@ func TestDropOfSeveralTasks(t *testing.T) {
 	for v := range dataflow.Version(3) {
 		for _, task := range []string{"j/a", "j/b", "j/c"} {
 			info := dataflow.PartInfo{Task: task, Version: v + 1, Full: v == 0}
-			if err := s.Save(info, []dataflow.Change{change("k", fmt.Sprint(v + 1)), change(fmt.Sprint(v), "")}); err != nil {
+			if err := s.Save(info, []dataflow.Change{change("k", fmt.Sprint(v+1)), change(fmt.Sprint(v), "")}); err != nil {
 				t.Fatal(err)
 			}
 		}

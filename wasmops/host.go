@@ -245,9 +245,12 @@ func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, stat
 	if err := in.instantiate(); err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
-	if state == nil {
+	switch {
+	case state == nil:
 		err = in.initialize()
-	} else {
+	case spec.Fresh:
+		err = in.inherit(state)
+	default:
 		err = in.restore(state)
 	}
 	if err != nil {

@@ -359,6 +359,57 @@ func TestKeyedStateIsFrozenAndRestored(t *testing.T) {
 	}
 }
 
+// TestFreshInstanceInheritsKeyedState: of the state of another module or configuration, what is keyed stays
+// and what is in variables does not.
+func TestFreshInstanceInheritsKeyedState(t *testing.T) {
+	h := newHost(t, Options{Modules: shelf(tortureModule(t))})
+	after := func(mode string, b dataflow.Batch) dataflow.StateReader {
+		in := newInstance(t, h, torture(t, mode), nil)
+		defer closeInstance(t, in)
+		if _, err := process(in, b); err != nil {
+			t.Fatal(err)
+		}
+		changes, err := in.Freeze(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(visit func(dataflow.Change) error) error {
+			for _, c := range changes {
+				if err := visit(c); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	fresh := func(mode string, state dataflow.StateReader, b dataflow.Batch) []string {
+		spec := torture(t, mode)
+		spec.Fresh, spec.Config["also"] = true, "changed"
+		in := newInstance(t, h, spec, state)
+		defer closeInstance(t, in)
+		lines, err := process(in, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes, err := in.Freeze(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(changes, func(c dataflow.Change) bool { return c.Space == dataflow.SpaceMemory }) {
+			t.Error("no memory in its first snapshot")
+		}
+		return lines
+	}
+	if got := fresh("keyed", after("keyed", batch(1, "+a=1 +b=2 -b")), batch(2, "?a ?b")); len(got) != 2 || !strings.Contains(got[0], "1") || !strings.Contains(got[1], "false") {
+		t.Errorf("keyed state: %q", got)
+	}
+	one := fresh("count", after("keyed", batch(1, "+a=1")), batch(2, "x"))
+	two := fresh("count", after("count", batch(1, "x", "x", "x")), batch(2, "x"))
+	if len(one) != 1 || !slices.Equal(one, two) {
+		t.Errorf("variables: %q, and after three records of another configuration %q", one, two)
+	}
+}
+
 // TestClock checks what a guest sees of time.
 func TestClock(t *testing.T) {
 	h := newHost(t, Options{Modules: shelf(tortureModule(t))})

@@ -182,6 +182,21 @@ func (in *Instance) restore(state dataflow.StateReader) error {
 	return nil
 }
 
+// inherit takes the keyed state that another module or configuration has left, and initializes the instance,
+// which then finds it.
+func (in *Instance) inherit(state dataflow.StateReader) error {
+	err := state(func(c dataflow.Change) error {
+		if c.Space == dataflow.SpaceKeyed && c.Value != nil {
+			in.keyed.put(c.Key, c.Value, 1<<62)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
+	}
+	return in.initialize()
+}
+
 func (in *Instance) restorePage(c dataflow.Change) error {
 	if len(c.Key) != 4 || len(c.Value) != pageSize {
 		return fmt.Errorf("page with a key of %d and a value of %d bytes", len(c.Key), len(c.Value))

@@ -169,6 +169,7 @@ func digestModules(src jobSource) error {
 
 type jobApplyCmd struct {
 	jobFile
+	Fresh []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
 	remote
 	output
 	waiting
@@ -183,6 +184,7 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	if err := pushModules(ctx, cl, src); err != nil {
 		return err
 	}
+	src.Fresh = c.Fresh
 	a, err := cl.ApplyJob(ctx, src.JobSource, c.Timeout)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", c.File, err)

@@ -12,8 +12,9 @@ import (
 
 // Diff tells whether the tasks of a new plan can go on from the state of the old one's, each from
 // its own: nil if so. The error joins what must not change. Free to change are checkpoints, what
-// connects sources and sinks to the outside, sinks as such, policies for failing records, and what is
-// added: tasks, operators at the end of a chain, outputs after the known ones.
+// connects sources and sinks to the outside, sinks as such, policies for failing records, what is
+// added: tasks, operators at the end of a chain, outputs after the known ones; and module and configuration
+// of operators that start anew ([Op.Fresh]).
 func Diff(old, next *Physical) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -86,11 +87,12 @@ func diffTask(was, is *Task, fail func(string, ...any)) {
 }
 
 func diffOp(task abs.TaskID, was, is *Op, fail func(string, ...any)) {
-	if was.Digest != is.Digest {
-		fail("task %s: operator %s changes its module from %s (%s) to %s (%s), whose memory differs", task, was.Name, was.Module, was.Digest, is.Module, is.Digest)
-	}
-	if !maps.Equal(was.Config, is.Config) {
-		fail("task %s: operator %s changes its config, which a restored one does not read again", task, was.Name)
+	switch {
+	case is.Fresh:
+	case was.Digest != is.Digest:
+		fail("task %s: operator %s changes its module from %s (%s) to %s (%s), which cannot go on from the variables of the old one; --fresh %s starts it anew with its keyed state", task, was.Name, was.Module, was.Digest, is.Module, is.Digest, is.Name)
+	case !maps.Equal(was.Config, is.Config):
+		fail("task %s: operator %s changes its config, which a restored one does not read again; --fresh %s starts it anew with its keyed state", task, was.Name, is.Name)
 	}
 	if !slices.Equal(was.Inputs, is.Inputs) {
 		fail("task %s: operator %s changes its inputs from %s to %s", task, was.Name, list(was.Inputs), list(is.Inputs))

@@ -55,9 +55,29 @@ type Op struct {
 	Config  map[string]string `json:"config,omitempty"`
 	OnError OnError           `json:"on_error"`
 	Inputs  []string          `json:"inputs"` // the references of `from`, by input index
+	// Fresh: the generation begins with a new instance of it, which has of the old one's state what is keyed.
+	Fresh bool `json:"fresh,omitempty"`
 	// Outputs by output index. The first is MainOutput; names added later come last, since a guest
 	// may remember an index.
 	Outputs []OutputPort `json:"outputs"`
+}
+
+// Refresh marks operators as [Op.Fresh], and reports those that the plan does not have.
+func (p *Physical) Refresh(operators []string) (unknown []string) {
+	for _, name := range operators {
+		found := false
+		for i := range p.Tasks {
+			for j := range p.Tasks[i].Ops {
+				if op := &p.Tasks[i].Ops[j]; op.Name == name {
+					op.Fresh, found = true, true
+				}
+			}
+		}
+		if !found {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
 }
 
 // OutputPort is an output of an operator and where its records go. Without targets they are dropped.

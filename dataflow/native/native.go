@@ -57,7 +57,7 @@ func (Operators) New(_ context.Context, spec dataflow.OperatorSpec, state datafl
 		}
 	}
 	op := &operator{name: spec.Name, f: aggregate(name, spec.Config["field"]), state: newTable()}
-	if state == nil {
+	if state == nil || spec.Fresh {
 		return op, nil
 	}
 	return op, state(func(c dataflow.Change) error {

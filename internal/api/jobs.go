@@ -11,6 +11,9 @@ type JobSource struct {
 	// Modules has, for every operator named as a file in YAML, the path as written there and the
 	// module's digest ("sha256:…"); apply requires that the module was pushed.
 	Modules map[string]string `json:"modules,omitempty"`
+	// Fresh names operators that start anew, with their keyed state but without that of their variables:
+	// they may change their module and configuration.
+	Fresh []string `json:"fresh,omitempty"`
 }
 
 // Plan is what applying a job file would run, and where.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -383,6 +384,9 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		Modules: modules, Plan: p, AppliedMS: a.now(),
 	}
 	rec.Since = rec.Generation
+	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
+		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
+	}
 	if out.Created && old != nil {
 		if err := a.deleteState(ctx, rec.Name, old.Generation); err != nil {
 			return out, a.failure(rec.Name, err)
@@ -390,7 +394,7 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	}
 	if !out.Created {
 		rec.Since = old.Since
-		if old.State == jobRunning && samePlan(old.Plan, p) {
+		if old.State == jobRunning && len(src.Fresh) == 0 && samePlan(old.Plan, p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
 		}
@@ -435,11 +439,21 @@ func missingModules(p *job.Physical) error {
 	return nil
 }
 
-// samePlan compares plans without their generation.
+// samePlan compares plans but for what concerns the beginning of their generation.
 func samePlan(a, b *job.Physical) bool {
-	x, y := *a, *b
-	x.Generation, y.Generation = 0, 0
-	return string(mustJSON(x)) == string(mustJSON(y))
+	return string(mustJSON(running(a))) == string(mustJSON(running(b)))
+}
+
+func running(p *job.Physical) job.Physical {
+	q := *p
+	q.Generation, q.Tasks = 0, slices.Clone(p.Tasks)
+	for i := range q.Tasks {
+		q.Tasks[i].Ops = slices.Clone(q.Tasks[i].Ops)
+		for j := range q.Tasks[i].Ops {
+			q.Tasks[i].Ops[j].Fresh = false
+		}
+	}
+	return q
 }
 
 // putJob stores a job's next record; nobody else may have changed it.

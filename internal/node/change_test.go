@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/node"
 )
 
@@ -85,4 +86,43 @@ func TestGatewayJoins(t *testing.T) {
 	f.write("g2", "{\"k\":\"b\"}\n")
 	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`, `b {"count":2}`)
 	f.replicated("lines")
+}
+
+// TestOperatorStartsAnew: an operator whose module changes is refused unless it may start anew, which it then
+// does once and not at every restart.
+func TestOperatorStartsAnew(t *testing.T) {
+	f := newFiles(t)
+	dir := t.TempDir()
+	a := start(t, dir)
+	a.mustApply(f.job(true, ""))
+	f.write(t, "{\"k\":\"a\",\"v\":5}\n{\"k\":\"a\",\"v\":5}\n")
+	f.wants(a, a1, `2 a {"count":2}`)
+
+	sum := strings.Replace(f.job(true, ""), "native: count", "native: sum, config: {field: v}", 1)
+	apply := func(fresh ...string) error {
+		_, err := a.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: sum, Fresh: fresh}, patience)
+		return err
+	}
+	if err := apply(); err == nil || !strings.Contains(err.Error(), "--fresh total") {
+		t.Fatalf("another operator: %v", err)
+	}
+	if err := apply("totals"); err == nil || !strings.Contains(err.Error(), "no operator totals in job lines") {
+		t.Fatalf("an operator that is not there: %v", err)
+	}
+	if err := apply("total"); err != nil {
+		t.Fatal(err)
+	}
+	f.write(t, "{\"k\":\"a\",\"v\":3}\n")
+	f.wants(a, a1, `2 a {"count":2}`, `3 a {"sum":3,"count":1}`)
+	a.replicated("lines")
+	a.stop()
+	a = start(t, dir)
+	f.write(t, "{\"k\":\"a\",\"v\":4}\n")
+	f.wants(a, a1, `2 a {"count":2}`, `3 a {"sum":3,"count":1}`, `4 a {"sum":7,"count":2}`)
+
+	// The file without --fresh is the job that runs.
+	done, err := a.apply(sum)
+	if err != nil || !done.Unchanged {
+		t.Fatalf("the same again: %+v, %v", done, err)
+	}
 }

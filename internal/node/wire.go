@@ -52,7 +52,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 
 func (r *runner) opSpec(spec *dataflow.TaskSpec, op job.Op) dataflow.OpSpec {
 	o := dataflow.OpSpec{
-		Operator: dataflow.OperatorSpec{Name: op.Name, Task: r.name, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs},
+		Operator: dataflow.OperatorSpec{Name: op.Name, Task: r.name, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs, Fresh: op.Fresh},
 		Policy:   dataflow.ErrorPolicy(op.OnError),
 	}
 	for _, out := range op.Outputs {
