@@ -61,8 +61,9 @@ const boltLockWait = time.Second
 // what they should be, partly in goroutines of its own where nobody can catch it, so its structure
 // is walked first; what happens to the file later is caught in view and update.
 type database struct {
-	path string
-	db   *bolt.DB
+	path     string
+	db       *bolt.DB
+	readOnly bool
 
 	mu     sync.Mutex
 	file   *os.File // bbolt's own descriptor: closing it is all that is left after a panic
@@ -181,7 +182,8 @@ func checkFormat(tx *bolt.Tx, path string, format uint64) error {
 
 func (d *database) open() error {
 	opt := &bolt.Options{
-		Timeout: boltLockWait,
+		Timeout:  boltLockWait,
+		ReadOnly: d.readOnly,
 		// Commits stay cheap when much has been freed. The free list itself is written with each
 		// commit: without it bbolt scans the whole file whenever a transaction is rolled back, in a
 		// goroutine whose panic on a damaged page ends the process.

@@ -18,6 +18,8 @@ type parts struct {
 	demo func(ctx context.Context, keep bool, out io.Writer) error
 	// importCheckpoint puts an exported checkpoint into an agent's directory, offline.
 	importCheckpoint func(ctx context.Context, file io.Reader, dir string) (node.Imported, error)
+	// diagnose looks at the directory of an agent that does not run.
+	diagnose func(dir string) (*node.Diagnosis, error)
 	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
 	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error)
 }
@@ -27,6 +29,7 @@ func wired() parts {
 		run:              node.Run,
 		demo:             demo.Run,
 		importCheckpoint: node.ImportCheckpoint,
+		diagnose:         node.Diagnose,
 		testOperator:     optest.Run,
 	}
 }

@@ -1,0 +1,192 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/storage"
+)
+
+// Diagnosis says how an agent's directory is.
+type Diagnosis struct {
+	Agent     string          `json:"agent"`
+	Directory string          `json:"directory"`
+	Starts    uint32          `json:"starts"`
+	Items     []DiagnosedItem `json:"items"`
+	Tasks     []DiagnosedTask `json:"tasks"`
+}
+
+// States of what was diagnosed.
+const (
+	DiagnosedFine    = "fine"
+	DiagnosedMissing = "missing"
+	DiagnosedDamaged = "damaged"
+	DiagnosedFailed  = "unreadable" // but not known to be damaged
+	DiagnosedKept    = "kept"       // set aside by an agent, in nobody's use
+)
+
+// DiagnosedItem is one part of the directory.
+type DiagnosedItem struct {
+	Name    string    `json:"name"`
+	Path    string    `json:"path"`
+	State   string    `json:"state"`
+	Bytes   int64     `json:"bytes"`
+	Written time.Time `json:"written"`
+	Detail  string    `json:"detail"`
+	Advice  string    `json:"advice"`
+}
+
+// DiagnosedTask is a task that the agent would run.
+type DiagnosedTask struct {
+	Job   string `json:"job"`
+	Task  string `json:"task"`
+	State string `json:"state"`
+	// Epoch is that of the newest snapshot; LogEntries follow it at least, entries of other tasks included.
+	Epoch      uint64 `json:"epoch"`
+	Parts      int    `json:"parts"`
+	LogEntries uint64 `json:"log_entries"`
+	Detail     string `json:"detail"`
+	Advice     string `json:"advice"`
+}
+
+// Fine says that nothing is wrong.
+func (d *Diagnosis) Fine() bool {
+	for _, i := range d.Items {
+		if i.State != DiagnosedFine && i.State != DiagnosedKept {
+			return false
+		}
+	}
+	for _, t := range d.Tasks {
+		if t.State != DiagnosedFine {
+			return false
+		}
+	}
+	return true
+}
+
+// Diagnose looks at the directory of an agent that does not run. It writes nothing.
+func Diagnose(dir string) (_ *Diagnosis, err error) {
+	in, err := storage.Inspect(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	d := &Diagnosis{Agent: in.Identity.Name, Directory: in.Path, Starts: in.Starts, Items: []DiagnosedItem{}, Tasks: []DiagnosedTask{}}
+	for _, item := range in.Items {
+		d.Items = append(d.Items, diagnose(item, in.Log))
+	}
+	if in.Copies != nil {
+		d.diagnoseJobs(in)
+	}
+	return d, nil
+}
+
+// advice says what becomes of a part of the directory that is missing or damaged, and what can be done.
+var advice = map[string]string{
+	"identity":          "restore the file from a backup of this directory, or start the agent with a new directory: it is another device then",
+	"log":               "the agent does not start with it. Restore the directory from a backup taken while the agent was stopped. Without one, move the log away and start: tasks that need it stop and say so, and their jobs must be deleted and applied again",
+	"snapshots":         "start the agent: it sets the file aside and fetches the newest replicated snapshots, from which the log leads on",
+	"local copies":      "start the agent with its control plane in reach: it sets the file aside and gets jobs and manifests from there",
+	"modules and packs": "start the agent with its control plane in reach: it fetches modules again. What came from an imported checkpoint must be imported again",
+}
+
+func diagnose(item storage.Inspected, log storage.LogReport) DiagnosedItem {
+	out := DiagnosedItem{Name: item.Name, Path: item.Path, State: DiagnosedFine, Bytes: item.Bytes, Written: item.Modified.UTC(), Detail: item.Detail}
+	switch {
+	case item.Name == "set aside":
+		out.State, out.Advice = DiagnosedKept, "nobody uses it: delete it when nobody wants to look at it any more"
+		return out
+	case item.Err == nil:
+	case errors.Is(item.Err, storage.ErrCorrupt):
+		out.State = DiagnosedDamaged
+	case errors.Is(item.Err, fs.ErrNotExist):
+		out.State = DiagnosedMissing
+	default:
+		out.State = DiagnosedFailed
+	}
+	if item.Err != nil {
+		out.Detail = item.Err.Error()
+		if out.State != DiagnosedFailed {
+			out.Advice = advice[item.Name]
+		}
+	} else if item.Name == "log" {
+		out.Detail = fmt.Sprintf("%d segments, %d streams, last entry %d", log.Segments, len(log.Streams), log.Last)
+		if !log.Closed {
+			out.Detail += "; the agent was cut off, which is no harm"
+		}
+	}
+	return out
+}
+
+// diagnoseJobs looks whether snapshots and log of the tasks fit together.
+func (d *Diagnosis) diagnoseJobs(in *storage.Inspection) {
+	err := in.Copies.List(copyJob, func(_ string, value []byte) error {
+		var rec jobRecord
+		if err := json.Unmarshal(value, &rec); err != nil {
+			return err
+		}
+		if rec.State == jobDeleted || rec.Plan == nil {
+			return nil
+		}
+		for _, t := range rec.Plan.On(in.Identity.Name) {
+			d.Tasks = append(d.Tasks, diagnoseTask(in, rec, t.ID, t.Source != nil))
+		}
+		return nil
+	})
+	if err != nil {
+		d.Items = append(d.Items, DiagnosedItem{Name: "jobs", Path: in.Path, State: DiagnosedDamaged, Detail: err.Error(), Advice: advice["local copies"]})
+	}
+}
+
+func diagnoseTask(in *storage.Inspection, rec jobRecord, id abs.TaskID, source bool) DiagnosedTask {
+	name := rec.Name + "/" + string(id)
+	out := DiagnosedTask{Job: rec.Name, Task: string(id), State: DiagnosedFine}
+	fail := func(state, advice, format string, args ...any) DiagnosedTask {
+		out.State, out.Advice, out.Detail = state, advice, fmt.Sprintf(format, args...)
+		return out
+	}
+	if in.Store == nil {
+		return fail(DiagnosedMissing, advice["snapshots"], "no snapshots can be read")
+	}
+	parts, err := in.Store.Parts(name)
+	if err != nil {
+		return fail(DiagnosedDamaged, advice["snapshots"], "%v", err)
+	}
+	var newest *dataflow.PartInfo
+	for i, p := range parts {
+		if p.Generation == rec.Generation && (newest == nil || p.Pos >= newest.Pos) {
+			newest = &parts[i]
+		}
+	}
+	out.Parts = len(parts)
+	stream, logged := in.Log.Streams[name]
+	switch {
+	case newest == nil && rec.live() && len(parts) == 0 && logged && stream.Last > stream.Front:
+		return fail(DiagnosedMissing, advice["snapshots"], "the log has entries of it, and there is no snapshot that they follow")
+	case newest == nil:
+		out.Detail = "has not begun its generation"
+		return out
+	}
+	out.Epoch = uint64(newest.Epoch)
+	switch {
+	case in.Log.Last < newest.Pos:
+		return fail(DiagnosedMissing, advice["log"], "its newest snapshot is of log entry %d, and the log ends at %d", newest.Pos, in.Log.Last)
+	case logged && stream.Front > newest.Pos:
+		return fail(DiagnosedMissing, advice["snapshots"], "its newest snapshot is of log entry %d, and its log begins after %d", newest.Pos, stream.Front)
+	case logged && stream.Last > newest.Pos:
+		out.LogEntries = uint64(stream.Last - newest.Pos)
+	}
+	out.Detail = "goes on from its snapshot"
+	if out.LogEntries > 0 {
+		out.Detail += fmt.Sprintf(" and up to %d log entries", out.LogEntries)
+	}
+	if source {
+		out.Detail += "; what its log holds was acknowledged"
+	}
+	return out
+}
