@@ -49,7 +49,7 @@ func TestStorm(t *testing.T) {
 	s.settle()
 	s.judge()
 	s.sameGeneration(1)
-	s.replicatedAfter(s.job().LastReplicatedEpoch) // checkpoints go on
+	s.checkpointsGoOn()
 }
 
 // TestBrokerRestart restarts the broker while readings stream in, once beside a kill of a gateway and
@@ -68,7 +68,7 @@ func TestBrokerRestart(t *testing.T) {
 	s.settle()
 	s.judge()
 	s.sameGeneration(1)
-	s.replicatedAfter(s.job().LastReplicatedEpoch) // checkpoints go on
+	s.checkpointsGoOn()
 }
 
 // TestServerLost kills the hub, at times a gateway with it, and deletes what the embedded server had on
@@ -96,5 +96,5 @@ func TestServerLost(t *testing.T) {
 	s.settle()
 	s.judge()
 	s.sameGeneration(1)
-	s.replicatedAfter(s.job().LastReplicatedEpoch) // checkpoints go on
+	s.checkpointsGoOn()
 }

@@ -58,6 +58,14 @@ func (s *site) replicatedAfter(epoch uint64) uint64 {
 	return newest
 }
 
+// checkpointsGoOn takes one, since none is due while nothing changes.
+func (s *site) checkpointsGoOn() {
+	s.t.Helper()
+	before := s.job().LastReplicatedEpoch
+	s.cli("checkpoint", "now", "totals", "--timeout", startPatience.String())
+	s.replicatedAfter(before)
+}
+
 // sameGeneration waits until the job and all its tasks run, and checks in which generation.
 func (s *site) sameGeneration(gen uint32) {
 	s.t.Helper()
