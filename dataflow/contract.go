@@ -51,6 +51,8 @@ var ErrLogFull = errors.New("input log has reached its budget")
 
 // Log is one task's part of the agent's input log.
 type Log interface {
+	// ID tells the agent's log from any other: positions of another one mean nothing here.
+	ID() uint64
 	// Append adds an entry whose data is the concatenation of the slices and returns its position.
 	// It copies and does not wait for the disk: the entry is durable once Synced reaches it.
 	Append(kind EntryKind, data ...[]byte) (abs.Position, error)

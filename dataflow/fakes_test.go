@@ -52,6 +52,8 @@ func (l *memoryLog) Synced() abs.Position {
 	return l.synced
 }
 
+func (l *memoryLog) ID() uint64 { return 1 }
+
 func (l *memoryLog) Last() abs.Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()

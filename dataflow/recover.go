@@ -51,8 +51,8 @@ func (t *Task) start(ctx context.Context) error {
 		return err
 	}
 	if best != nil {
-		if last := t.env.Log.Last(); best.Pos > last {
-			return fmt.Errorf("task %s: its newest snapshot is of log entry %d, and the log ends at %d: %w", t.spec.Name(), best.Pos, last, ErrLogLost)
+		if err := t.logHas(*best); err != nil {
+			return err
 		}
 		t.started = true
 		if err := t.restore(ctx, *best, "L1", "the agent started"); err != nil {
@@ -61,6 +61,22 @@ func (t *Task) start(ctx context.Context) error {
 		return t.reportAgain(*best)
 	}
 	return t.begin(ctx, t.env.Base)
+}
+
+// logHas makes sure that the log leads on from a part.
+func (t *Task) logHas(p PartInfo) error {
+	id, err := LogOf(p)
+	if err != nil {
+		return err
+	}
+	last := t.env.Log.Last()
+	switch {
+	case id != t.env.Log.ID():
+		return fmt.Errorf("task %s: its newest snapshot is of another log than the agent has now: %w", t.spec.Name(), ErrLogLost)
+	case p.Pos > last:
+		return fmt.Errorf("task %s: its newest snapshot is of log entry %d, and the log ends at %d: %w", t.spec.Name(), p.Pos, last, ErrLogLost)
+	}
+	return nil
 }
 
 // reportAgain reports the part that the task was restored from: an earlier life may have ended between

@@ -20,6 +20,7 @@ type taskMeta struct {
 	// is left to the next.
 	Draining bool            `json:"draining,omitempty"`
 	Epoch    abs.Epoch       `json:"epoch"` // last barrier sent
+	Log      uint64          `json:"log"`   // that the part's position is of
 	Aligner  abs.State       `json:"aligner"`
 	Aligned  []abs.ChannelID `json:"aligned,omitempty"` // channels that had delivered the barrier
 	// Logged is the last number of every back edge that the part's loop log holds.
@@ -53,7 +54,7 @@ type sinkMeta struct {
 
 func (t *Task) meta() taskMeta {
 	m := taskMeta{
-		Stamp: t.stamp, Cursor: t.cursor, Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Aligner: t.aligner.State(),
+		Stamp: t.stamp, Cursor: t.cursor, Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Log: t.env.Log.ID(), Aligner: t.aligner.State(),
 		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
 	}
 	for _, c := range t.inbox.chans {
@@ -90,6 +91,12 @@ func (t *Task) cut() abs.Cut {
 		cut.Sent[o.ID] = o.next - 1
 	}
 	return cut
+}
+
+// LogOf reads from a saved part of which log its position is.
+func LogOf(p PartInfo) (id uint64, err error) {
+	m, err := decodeMeta(p)
+	return m.Log, err
 }
 
 // ReportOf reads from a saved part what its task reported of it.

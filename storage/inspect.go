@@ -41,6 +41,7 @@ type Inspected struct {
 
 // LogReport is what a log's files hold.
 type LogReport struct {
+	ID       uint64 // as [LogStream.ID]
 	Segments int
 	Bytes    int64
 	Last     abs.Position
@@ -176,7 +177,7 @@ func inspectLog(dir string) (LogReport, error) {
 	if err != nil {
 		return r, err
 	}
-	r.Segments, r.Last, r.Closed = len(found.segs), found.last, found.closed
+	r.ID, r.Segments, r.Last, r.Closed = found.log, len(found.segs), found.last, found.closed
 	for _, s := range found.segs {
 		r.Bytes += s.length
 	}

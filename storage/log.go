@@ -360,6 +360,9 @@ func (l *Log) Last() abs.Position {
 // Last is the position of the agent's last appended entry, of whatever stream.
 func (s *LogStream) Last() abs.Position { return s.log.Last() }
 
+// ID is random about the log: it is another one if the log was lost and made anew.
+func (s *LogStream) ID() uint64 { return s.log.id }
+
 // Truncate gives up the stream's entries up to and including upto. Nothing is written unless a
 // segment becomes free by it; after a power cut some of the entries may be there again.
 func (s *LogStream) Truncate(upto abs.Position) error {

@@ -79,6 +79,8 @@ func (l *taskLog) Synced() abs.Position {
 	return l.d.synced
 }
 
+func (l *taskLog) ID() uint64 { return 1 }
+
 func (l *taskLog) Last() abs.Position { return l.d.last }
 
 func (l *taskLog) Truncate(upto abs.Position) error {

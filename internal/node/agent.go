@@ -180,7 +180,7 @@ func (a *Agent) openStores(ctx context.Context) error {
 		return err
 	}
 	a.log = a.log.With("agent", a.name)
-	if a.entries, err = storage.OpenLog(dir.LogPath(), storage.LogOptions{}); err != nil {
+	if err := a.openLog(dir.LogPath()); err != nil {
 		return fmt.Errorf("input log: %w", err)
 	}
 	store, damage, err := storage.OpenStore(dir.StatePath())
@@ -204,6 +204,23 @@ func (a *Agent) openStores(ctx context.Context) error {
 	a.host, err = wasmops.NewHost(ctx, wasmops.Options{
 		Modules: moduleFiles{a.blobs}, CacheDir: filepath.Join(dir.Path(), "cache"), Observer: a.guests,
 	})
+	return err
+}
+
+// openLog opens the input log. A damaged one is set aside: the tasks whose snapshots are of it stop and say
+// so, and the agent goes on without them.
+func (a *Agent) openLog(path string) error {
+	var err error
+	if a.entries, err = storage.OpenLog(path, storage.LogOptions{}); !errors.Is(err, storage.ErrCorrupt) {
+		return err
+	}
+	to, asideErr := storage.SetAside(path)
+	if asideErr != nil {
+		return errors.Join(err, asideErr)
+	}
+	a.notices.add(fmt.Sprintf("input log: it was damaged and set aside as %s: %v", to, err))
+	a.log.Error("the input log was damaged and set aside: tasks that need it stop", "to", to, "error", err)
+	a.entries, err = storage.OpenLog(path, storage.LogOptions{})
 	return err
 }
 

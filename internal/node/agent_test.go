@@ -308,4 +308,59 @@ func TestLostLogIsNoticed(t *testing.T) {
 		t.Errorf("the task says %q", why)
 	}
 	a.state("lines", api.JobFailed)
+
+	// Nor does it go on when the new log has grown beyond where the old one was.
+	other := newFiles(t)
+	other.write(t, strings.Repeat("{\"k\":\"a\"}\n", 3))
+	a.mustApply(strings.Replace(other.job(true, ""), "name: lines", "name: other", 1))
+	other.wants(a, a1, `2 a {"count":2}`, `3 a {"count":3}`)
+	for range 5 {
+		a.replicated("other")
+	}
+	a.stop()
+	a = start(t, dir)
+	if why := a.reason("lines"); !strings.Contains(why, "the log was lost") {
+		t.Errorf("the task says %q when the new log has grown", why)
+	}
+	a.state("lines", api.JobFailed)
+	a.state("other", api.JobRunning)
+}
+
+// TestDamagedLogIsSetAside: the agent starts, the tasks that need the log stop, and a job that is applied
+// anew runs.
+func TestDamagedLogIsSetAside(t *testing.T) {
+	f := newFiles(t)
+	dir := t.TempDir()
+	a := start(t, dir)
+	a.mustApply(f.job(true, ""))
+	f.write(t, "{\"k\":\"a\"}\n{\"k\":\"b\"}\n")
+	f.wants(a, a1, b1)
+	a.stop()
+	segments, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
+	if err != nil || len(segments) == 0 {
+		t.Fatalf("segments of the log: %v, %v", segments, err)
+	}
+	b, err := os.ReadFile(segments[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[20] ^= 4
+	if err := os.WriteFile(segments[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a = start(t, dir)
+	if why := a.reason("lines"); !strings.Contains(why, "the log was lost") {
+		t.Errorf("the task says %q", why)
+	}
+	a.state("lines", api.JobFailed)
+	if status, err := a.client.Status(t.Context()); err != nil || !strings.Contains(strings.Join(status.Notices, "\n"), "log.damaged-1") {
+		t.Errorf("the agent says %q, %v", status.Notices, err)
+	}
+	if err := a.client.DeleteJob(t.Context(), "lines", true, patience); err != nil {
+		t.Fatal(err)
+	}
+	anew := newFiles(t)
+	a.mustApply(anew.job(true, ""))
+	anew.write(t, "{\"k\":\"a\"}\n")
+	anew.wants(a, a1)
 }

@@ -89,7 +89,7 @@ func Diagnose(dir string) (_ *Diagnosis, err error) {
 // advice says what becomes of a part of the directory that is missing or damaged, and what can be done.
 var advice = map[string]string{
 	"identity":          "restore the file from a backup of this directory, or start the agent with a new directory: it is another device then",
-	"log":               "the agent does not start with it. Restore the directory from a backup taken while the agent was stopped. Without one, move the log away and start: tasks that need it stop and say so, and their jobs must be deleted and applied again",
+	"log":               "what the sources of this agent acknowledged since their newest snapshots is in it alone. Started as it is, the agent sets it aside, and tasks that need it stop and say so: their jobs must be deleted and applied again. Restore the directory instead if there is a copy of it, taken while the agent was stopped",
 	"snapshots":         "start the agent: it sets the file aside and fetches the newest replicated snapshots, from which the log leads on",
 	"local copies":      "start the agent with its control plane in reach: it sets the file aside and gets jobs and manifests from there",
 	"modules and packs": "start the agent with its control plane in reach: it fetches modules again. What came from an imported checkpoint must be imported again",
@@ -173,7 +173,12 @@ func diagnoseTask(in *storage.Inspection, rec jobRecord, id abs.TaskID, source b
 		return out
 	}
 	out.Epoch = uint64(newest.Epoch)
+	of, err := dataflow.LogOf(*newest)
 	switch {
+	case err != nil:
+		return fail(DiagnosedDamaged, advice["snapshots"], "%v", err)
+	case of != in.Log.ID:
+		return fail(DiagnosedMissing, advice["log"], "its newest snapshot is of another log than the one that is there")
 	case in.Log.Last < newest.Pos:
 		return fail(DiagnosedMissing, advice["log"], "its newest snapshot is of log entry %d, and the log ends at %d", newest.Pos, in.Log.Last)
 	case logged && stream.Front > newest.Pos:

@@ -253,8 +253,12 @@ func (r *runner) once(ctx context.Context) error {
 
 // here says whether a part is of this agent's log of the task: the log leads on from it.
 func (r *runner) here(p *dataflow.PartInfo) bool {
+	if p == nil {
+		return false
+	}
+	id, err := dataflow.LogOf(*p)
 	info := r.entries.Info()
-	return p != nil && info.Front <= p.Pos && p.Pos <= info.Last
+	return err == nil && id == r.entries.ID() && info.Front <= p.Pos && p.Pos <= info.Last
 }
 
 // openTask restores the task and makes its source, if it has one, which goes on where the log ends.
