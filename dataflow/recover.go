@@ -209,8 +209,8 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	for _, c := range t.inbox.chans {
 		inputs = append(inputs, abs.Input{ID: c.ID, Agent: c.Agent, Back: c.Back})
 		m, known := meta.In[c.ID]
-		if !known {
-			m.Next = 1
+		if !known || older && c.Anew {
+			m = inMeta{Next: 1}
 		}
 		c.seek(m.Next, m.Sum)
 		c.ended = m.Ended
@@ -225,6 +225,9 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	}
 	for _, o := range t.outs {
 		m := meta.Out[o.ID]
+		if older && o.Anew {
+			m = outMeta{}
+		}
 		o.seek(m.Sent, m.Sum, meta.Epoch)
 		o.reserved = max(o.reserved, m.Reserved)
 		if c := t.inbox.byIndex[o.Index]; c != nil { // the receiver is the task itself: it has gone back too

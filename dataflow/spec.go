@@ -35,6 +35,7 @@ type InChannel struct {
 	Channel
 	Agent       string // the sending one
 	Incarnation uint32
+	Anew        bool // its sender begins with number 1 in this generation: its device was replaced
 	Back        bool // a back edge: it closes a loop whose head the task is
 	Loop        bool // the sender is in a loop with the task
 	To          Target
@@ -45,6 +46,7 @@ type OutChannel struct {
 	Channel
 	To          abs.TaskID
 	Incarnation uint32
+	Anew        bool // it begins with number 1 in this generation: the task's device was replaced
 	Back        bool // a back edge: it takes no credit, see loop.go
 }
 

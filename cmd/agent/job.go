@@ -169,7 +169,8 @@ func digestModules(src jobSource) error {
 
 type jobApplyCmd struct {
 	jobFile
-	Fresh []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
+	Fresh   []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
+	Replace []string `placeholder:"AGENT" help:"The device of this agent was lost and another one has its name now: its sources go on from their newest replicated snapshots; what only the old device knew is lost."`
 	remote
 	output
 	waiting
@@ -184,7 +185,7 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	if err := pushModules(ctx, cl, src); err != nil {
 		return err
 	}
-	src.Fresh = c.Fresh
+	src.Fresh, src.Replace = c.Fresh, c.Replace
 	a, err := cl.ApplyJob(ctx, src.JobSource, c.Timeout)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", c.File, err)

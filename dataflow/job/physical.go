@@ -1,6 +1,10 @@
 package job
 
-import "github.com/weir-stream/weir/abs"
+import (
+	"fmt"
+
+	"github.com/weir-stream/weir/abs"
+)
 
 // Agent is what a plan needs to know of an agent.
 type Agent struct {
@@ -27,6 +31,9 @@ type Task struct {
 	ID     abs.TaskID  `json:"id"`
 	Agent  string      `json:"agent"`
 	Source *SourceTask `json:"source,omitempty"`
+	// Replaced: the generation begins without what the agent's log held beyond the task's part, because the
+	// device was lost. The task's channels begin anew at their first number.
+	Replaced bool `json:"replaced,omitempty"`
 	// Ops are the operators; each is fed by one of a lower index, or by the source, or, the first one
 	// of a streamed task, by Inputs. The place here is the prefix of the operator's keys in snapshots.
 	Ops []Op `json:"ops,omitempty"`
@@ -78,6 +85,24 @@ func (p *Physical) Refresh(operators []string) (unknown []string) {
 		}
 	}
 	return unknown
+}
+
+// Replace marks the tasks of an agent as [Task.Replaced]. It fails unless they all begin with sources: what
+// other tasks did follows from the order in their log, which nothing can make again.
+func (p *Physical) Replace(agent string) error {
+	tasks := p.On(agent)
+	if len(tasks) == 0 {
+		return fmt.Errorf("agent %s runs nothing of job %s", agent, p.Job)
+	}
+	for _, t := range tasks {
+		if t.Source == nil {
+			return fmt.Errorf("agent %s cannot be replaced: its task %s takes records from other agents, and in which order was in its log alone", agent, t.ID)
+		}
+	}
+	for _, t := range tasks {
+		t.Replaced = true
+	}
+	return nil
 }
 
 // OutputPort is an output of an operator and where its records go. Without targets they are dropped.

@@ -14,6 +14,9 @@ type JobSource struct {
 	// Fresh names operators that start anew, with their keyed state but without that of their variables:
 	// they may change their module and configuration.
 	Fresh []string `json:"fresh,omitempty"`
+	// Replace names agents whose devices were lost: their sources go on from their newest replicated
+	// snapshots, on the device that has the name now, and what only the old one knew is lost.
+	Replace []string `json:"replace,omitempty"`
 }
 
 // Plan is what applying a job file would run, and where.

@@ -291,14 +291,25 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 	}
 	var agents []job.Agent
 	a.askSilent(ctx)
+	var absent []string
 	for _, p := range a.peers.list() {
-		if a.peers.alive(p.Name) {
-			agents = append(agents, job.Agent{Name: p.Name, Labels: p.Labels, MQTTListen: p.MQTT != ""})
+		alive := a.peers.alive(p.Name)
+		if !alive && (previous == nil || len(previous.On(p.Name)) == 0) {
+			continue
 		}
+		if !alive {
+			absent = append(absent, p.Name)
+		}
+		agents = append(agents, job.Agent{Name: p.Name, Labels: p.Labels, MQTTListen: p.MQTT != ""})
 	}
 	physical, err := job.Plan(graph, agents, modules, gen, previous)
 	if err != nil {
 		return nil, nil, nil, api.Invalid("", "%v", err)
+	}
+	for _, name := range absent {
+		if len(physical.On(name)) > 0 {
+			physical.Warnings = append(physical.Warnings, fmt.Sprintf("agent %s is not in reach; it keeps its tasks and goes on with them when it is back", name))
+		}
 	}
 	return physical, old, modules, nil
 }
@@ -387,6 +398,9 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
 		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
 	}
+	if err := a.replaceDevices(p, src.Replace); err != nil {
+		return out, err
+	}
 	if out.Created && old != nil {
 		if err := a.deleteState(ctx, rec.Name, old.Generation); err != nil {
 			return out, a.failure(rec.Name, err)
@@ -394,7 +408,7 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	}
 	if !out.Created {
 		rec.Since = old.Since
-		if old.State == jobRunning && len(src.Fresh) == 0 && samePlan(old.Plan, p) {
+		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && samePlan(old.Plan, p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
 		}
@@ -407,6 +421,22 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		return out, err
 	}
 	return a.started(ctx, out, rec)
+}
+
+// replaceDevices marks what agents run whose devices were lost. One whose task runs has lost nothing.
+func (a *Agent) replaceDevices(p *job.Physical, agents []string) error {
+	for _, name := range agents {
+		switch {
+		case !a.peers.alive(name):
+			return api.Invalid("start the new device under the old one's name first", "agent %s does not live", name)
+		case a.peers.takesPart(name, p.Job):
+			return api.Invalid("leave --replace out: a device that has its log loses nothing", "agent %s runs its tasks of job %s", name, p.Job)
+		}
+		if err := p.Replace(name); err != nil {
+			return api.Invalid("a job whose tasks on it are lost must be deleted and applied again", "%v", err)
+		}
+	}
+	return nil
 }
 
 // replaceJob stores a job's next record. A running job is drained first; the record comes with that,
@@ -446,8 +476,9 @@ func samePlan(a, b *job.Physical) bool {
 
 func running(p *job.Physical) job.Physical {
 	q := *p
-	q.Generation, q.Tasks = 0, slices.Clone(p.Tasks)
+	q.Generation, q.Warnings, q.Tasks = 0, nil, slices.Clone(p.Tasks)
 	for i := range q.Tasks {
+		q.Tasks[i].Replaced = false // whatever was lost was lost then
 		q.Tasks[i].Ops = slices.Clone(q.Tasks[i].Ops)
 		for j := range q.Tasks[i].Ops {
 			q.Tasks[i].Ops[j].Fresh = false

@@ -68,6 +68,116 @@ func (f *fleet) wants(lines ...string) {
 	})
 }
 
+// failed waits until an agent's task of the job has stopped for good, and returns why.
+func (f *fleet) failed(agent string) (why string) {
+	f.t.Helper()
+	f.until("a task on "+agent+" has failed", func() (bool, string) {
+		j, err := f.client.Job(f.t.Context(), "lines")
+		for _, task := range j.Tasks {
+			if task.Agent == agent && task.State == "failed" {
+				why = task.Reason
+			}
+		}
+		return why != "", fmt.Sprint(j.Tasks, err)
+	})
+	return why
+}
+
+func (f *fleet) replace(agents ...string) error {
+	_, err := f.client.ApplyJob(f.t.Context(), api.JobSource{File: "job.yaml", YAML: f.yaml, Replace: agents}, patience)
+	return err
+}
+
+// TestDeviceIsReplaced: a gateway's directory is lost. Nobody waits for it; another device takes its name
+// and goes on from the replica, and the state of the others is as it was.
+func TestDeviceIsReplaced(t *testing.T) {
+	f := newFleet(t, "native: count")
+	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 200ms, detach_after: 300ms", 1)
+	f.gateway(t, "g1")
+	old := f.gateway(t, "g2")
+	f.mustApply(f.yaml)
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.write("g2", "{\"k\":\"b\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`)
+	f.replicated("lines")
+	if err := f.replace("g2"); err == nil || !strings.Contains(err.Error(), "runs its tasks") {
+		t.Fatalf("replace a device that is well: %v", err)
+	}
+	old.stop()
+	if err := f.replace("g2"); err == nil || !strings.Contains(err.Error(), "agent g2") {
+		t.Fatalf("replace a device without another one: %v", err)
+	}
+
+	f.gateway(t, "g2") // with a directory of its own
+	if why := f.failed("g2"); !strings.Contains(why, "--replace g2") {
+		t.Errorf("the new device says %q", why)
+	}
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`)
+	f.replicated("lines") // without g2
+
+	if err := f.replace("hub"); err == nil || !strings.Contains(err.Error(), "agent hub") {
+		t.Fatalf("replace the hub: %v", err)
+	}
+	if err := f.replace("g2"); err != nil {
+		t.Fatal(err)
+	}
+	f.write("g1", "{\"k\":\"b\"}\n")
+	f.write("g2", "{\"k\":\"b\"}\n{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`, `b {"count":2}`, `b {"count":3}`, `a {"count":3}`)
+	f.replicated("lines")
+	j, err := f.client.Job(t.Context(), "lines")
+	if err != nil || j.Generation != 2 || j.State != api.JobRunning {
+		t.Fatalf("%+v, %v", j, err)
+	}
+}
+
+// TestJobChangesWithoutAGateway: a gateway that is away does not hold up a change; back, it goes on in the new
+// generation, with what it had logged.
+func TestJobChangesWithoutAGateway(t *testing.T) {
+	f := newFleet(t, "native: count")
+	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 200ms, detach_after: 300ms", 1)
+	f.gateway(t, "g1")
+	away := f.gateway(t, "g2")
+	f.mustApply(f.yaml)
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.write("g2", "{\"k\":\"b\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`)
+	away.stop()
+	f.write("g2", "{\"k\":\"b\"}\n")
+
+	f.until("g2 is known to be away", func() (bool, string) {
+		agents, err := f.client.Agents(t.Context())
+		for _, a := range agents {
+			if a.Name == "g2" && a.State != "up" {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(agents, err)
+	})
+	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 250ms", 1)
+	done := f.mustApply(f.yaml)
+	if done.Generation != 2 || !strings.Contains(strings.Join(done.Warnings, "\n"), "agent g2") {
+		t.Fatalf("applied without g2: %+v", done)
+	}
+	f.write("g1", "{\"k\":\"a\"}\n{\"k\":\"b\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`, `b {"count":2}`)
+	f.replicated("lines")
+
+	startWith(t, node.Options{Data: away.dir, Name: "g2", Labels: map[string]string{"role": "gateway"}, NATS: "nats://" + f.at.NATS})
+	f.write("g2", "{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`, `b {"count":2}`, `b {"count":3}`, `a {"count":3}`)
+	f.until("g2 takes part again", func() (bool, string) {
+		j, err := f.client.Job(t.Context(), "lines")
+		for _, task := range j.Tasks {
+			if task.Agent == "g2" {
+				return err == nil && task.Generation == 2 && task.Epoch == j.LastCompleteEpoch, fmt.Sprintf("%+v", task)
+			}
+		}
+		return false, fmt.Sprint(j, err)
+	})
+}
+
 // TestGatewayJoins: a job that runs takes in a new gateway when it is applied again, and its state goes on.
 func TestGatewayJoins(t *testing.T) {
 	f := newFleet(t, "native: count")

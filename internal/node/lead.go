@@ -281,7 +281,7 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		var now abs.Notice = abs.AgentBack{Agent: name}
 		quiet := abs.AgentQuiet{Agent: name, Since: l.a.peers.quietSince(name, j.rec.Name)}
 		switch {
-		case !l.a.peers.alive(name):
+		case !l.a.peers.takesPart(name, j.rec.Name):
 			now, quiet.Since = abs.AgentGone{Agent: name}, 0
 		case l.a.peers.caughtUp(name):
 			now = abs.AgentDrained{Agent: name}

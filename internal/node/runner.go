@@ -20,6 +20,9 @@ import (
 	"github.com/weir-stream/weir/transport/mqtt"
 )
 
+// stateFailed is the state of a task that is not tried again.
+const stateFailed = "failed"
+
 // Pace of restarts and of a task's repetitions.
 const (
 	minBackoff = 200 * time.Millisecond
@@ -110,9 +113,12 @@ func (r *runner) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, dataflow.ErrLogLost) {
+			err = fmt.Errorf("%w: restore the directory, or %s", err, r.wayOut())
+		}
 		if permanent(err) {
 			r.log.Error("task stopped for good", "error", err)
-			r.setState("failed", err)
+			r.setState(stateFailed, err)
 			<-ctx.Done()
 			return
 		}
@@ -253,7 +259,7 @@ func (r *runner) once(ctx context.Context) error {
 
 // here says whether a part is of this agent's log of the task: the log leads on from it.
 func (r *runner) here(p *dataflow.PartInfo) bool {
-	if p == nil {
+	if p == nil || r.task.Replaced {
 		return false
 	}
 	id, err := dataflow.LogOf(*p)
@@ -362,16 +368,37 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 	select {
 	case <-ctx.Done():
 		return 0, nil, ctx.Err()
-	case <-r.commit: // the generation has begun, and that took a part of this task
-		return 0, nil, r.fetchReplica(ctx)
+	case <-r.commit:
+		return r.joinLate(ctx, base)
 	case <-r.floored:
 		select {
 		case <-r.commit:
-			return 0, nil, r.fetchReplica(ctx)
+			return r.joinLate(ctx, base)
 		default:
 			return r.floor, base, nil
 		}
 	}
+}
+
+// joinLate gets what a task needs whose generation has begun already: its part of it, from the replica, or,
+// if it began without this agent, which was detached, the part that the generation started from.
+func (r *runner) joinLate(ctx context.Context, base *dataflow.PartInfo) (abs.Epoch, *dataflow.PartInfo, error) {
+	var first abs.Epoch
+	for _, rec := range r.job.manifests() {
+		if rec.Generation != r.rec.Generation {
+			continue
+		}
+		if rec.Parts[r.task.ID].Generation == r.rec.Generation {
+			return 0, nil, r.fetchReplica(ctx)
+		}
+		if first == 0 {
+			first = rec.Epoch
+		}
+	}
+	if first == 0 || r.rec.Base == 0 {
+		return 0, nil, r.fetchReplica(ctx)
+	}
+	return first, base, nil
 }
 
 func (r *runner) hasParts(parts []dataflow.PartInfo) bool {
@@ -399,7 +426,17 @@ func (r *runner) fetchReplica(ctx context.Context) error {
 		r.log.Warn("the task's snapshots were gone and have been fetched from the replica", "epoch", uint64(part.Epoch))
 		return nil
 	}
-	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d): stop and delete the job and apply it again, or restore the directory", errStateLost, info.Front+1, info.Last)
+	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d): restore the directory, or %s", errStateLost, info.Front+1, info.Last, r.wayOut())
+}
+
+// wayOut says what can be done for a task that cannot go on from what this agent has.
+func (r *runner) wayOut() string {
+	for _, t := range r.rec.Plan.On(r.a.name) {
+		if t.Source == nil {
+			return "stop and delete the job and apply it again"
+		}
+	}
+	return fmt.Sprintf("apply the job again with --replace %s, which gives up what this device alone knew", r.a.name)
 }
 
 // openStreams opens the ends of the task's channels.

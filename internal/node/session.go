@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -480,6 +481,8 @@ type sign struct {
 	CaughtUp bool `json:"caught_up"`
 	// Quiet has, by job, the epoch since which none of the agent's tasks of the job has changed.
 	Quiet map[string]abs.Epoch `json:"quiet,omitempty"`
+	// Failed lists the jobs of which a task here has stopped for good: they need not wait for this agent.
+	Failed []string `json:"failed,omitempty"`
 
 	at time.Time
 }
@@ -525,6 +528,14 @@ func (p *peers) quietSince(name, job string) abs.Epoch {
 	return p.heard[name].Quiet[job]
 }
 
+// takesPart says whether an agent lives and runs all of its tasks of a job.
+func (p *peers) takesPart(name, job string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.heard[name]
+	return time.Since(s.at) < goneAfter && !slices.Contains(s.Failed, job)
+}
+
 // answered notes that an agent has answered a call.
 func (p *peers) answered(name string) {
 	p.mu.Lock()
@@ -568,7 +579,7 @@ func (a *Agent) keepAlive() {
 	full := false
 	for {
 		full = a.tellLogState(full)
-		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet()}
+		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet(), Failed: a.failedJobs()}
 		a.peers.hear(s)
 		a.conn.Say("alive", mustJSON(s))
 		if !a.rest(s) {
@@ -608,6 +619,23 @@ func (a *Agent) quiet() map[string]abs.Epoch {
 		}
 	}
 	return out
+}
+
+// failedJobs lists the jobs of which a task here has stopped for good.
+func (a *Agent) failedJobs() (names []string) {
+	for _, h := range a.hosted() {
+		if slices.ContainsFunc(h.tasks(), (*runner).failed) {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
+// failed says whether the task has stopped for good.
+func (r *runner) failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state == stateFailed
 }
 
 // quiet is the epoch since which none of the job's tasks here has changed; 0: there is none.

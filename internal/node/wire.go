@@ -33,7 +33,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 		c := r.rec.Plan.Channels[in.Channel]
 		spec.Inputs = append(spec.Inputs, dataflow.InChannel{
 			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, Agent: r.rec.Plan.Task(c.From).Agent,
-			Incarnation: incarnation, To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
+			Incarnation: incarnation, Anew: r.rec.Plan.Task(c.From).Replaced, To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
 			Back: c.Back, Loop: c.Loop,
 		})
 	}
@@ -89,7 +89,7 @@ func (r *runner) edge(channels []int) dataflow.EdgeSpec {
 	for _, i := range channels {
 		c := r.rec.Plan.Channels[i]
 		e.Channels = append(e.Channels, dataflow.OutChannel{
-			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation, Back: c.Back,
+			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation, Anew: r.task.Replaced, Back: c.Back,
 		})
 	}
 	if n := len(channels); n > 1 {
