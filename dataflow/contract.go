@@ -36,6 +36,7 @@ const (
 	EntryReserve                      // output: may hand over up to a number without credit after a restart
 	EntryGiveUp                       // a record given up: position of its entry, index
 	EntryEnd                          // source task: the input has ended
+	EntrySink                         // sink that resumes: may be sent up to a number, received by the other side up to one
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.
@@ -221,7 +222,18 @@ type SinkItem struct {
 	Number  abs.Seq
 	Channel string
 	Record  frame.Record
+	Past    Past
 }
+
+// Past is what the log says that an earlier life of a [ResumingSink] has done with an item.
+type Past uint8
+
+// Pasts of an item.
+const (
+	PastNone     Past = iota // it was never sent
+	PastSent                 // it may have been sent
+	PastReceived             // the other side has it, and may have been told that we know
+)
 
 // SinkEvents is called by a sink, from any goroutine; the calls return at once.
 type SinkEvents interface {
@@ -229,6 +241,8 @@ type SinkEvents interface {
 	Handed(upto abs.Seq)
 	// Ready says that Offer may take items again.
 	Ready()
+	// Received says, of a [ResumingSink], that the other side has all items up to this number.
+	Received(upto abs.Seq)
 }
 
 // Sink hands records over to the outside, in order of their numbers.
@@ -239,6 +253,19 @@ type Sink interface {
 	// Run delivers until ctx ends. Items that were taken and not handed over are then forgotten:
 	// the task offers them again.
 	Run(ctx context.Context, ev SinkEvents) error
+}
+
+// ResumingSink is a sink that after a restart goes on with each item where it was. Nothing is offered
+// to it before the log holds, durably, that it may be sent; what an earlier life may have done with an
+// item is in its Past.
+type ResumingSink interface {
+	Sink
+	// Resumes says whether this one does.
+	Resumes() bool
+	// Logged says that the log holds durably that the other side has all items up to this number:
+	// offered again after a restart they have [PastReceived]. It is called by the task's goroutine and
+	// returns at once.
+	Logged(received abs.Seq)
 }
 
 // Channel is one channel of a job's physical plan.

@@ -20,6 +20,7 @@ import (
 //	control  kind (1 byte) | epoch (uvarint) | agent
 //	handed   sink (uvarint) | number (uvarint) | running checksum at number (8 bytes)
 //	reserve  channel (uvarint) | number (uvarint)
+//	sink     sink (uvarint) | may be sent up to (uvarint) | received up to (uvarint)
 //	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")
@@ -128,6 +129,26 @@ func decodeHanded(b []byte) (e handedEntry, err error) {
 	e.sink = r.int()
 	e.number = abs.Seq(r.uvarint())
 	e.sum = frame.Sum(r.i64())
+	return e, r.err
+}
+
+// sinkEntry is how far a [ResumingSink] has come, or may have.
+type sinkEntry struct {
+	sink           int
+	sent, received abs.Seq
+}
+
+func (e sinkEntry) encode() []byte {
+	b := binary.AppendUvarint(nil, uint64(e.sink))
+	b = binary.AppendUvarint(b, uint64(e.sent))
+	return binary.AppendUvarint(b, uint64(e.received))
+}
+
+func decodeSink(b []byte) (e sinkEntry, err error) {
+	r := entryReader{b: b}
+	e.sink = r.int()
+	e.sent = abs.Seq(r.uvarint())
+	e.received = abs.Seq(r.uvarint())
 	return e, r.err
 }
 

@@ -133,6 +133,9 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 			return err
 		}
 		meta.Aligner, meta.Draining, meta.Final = abs.State{}, false, false
+		if !t.env.BaseHere {
+			meta.forgetSent()
+		}
 		state = t.stateReader(old.Version)
 	}
 	if err := t.load(ctx, meta, state, true); err != nil {
@@ -341,6 +344,12 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 			p.logged = max(p.logged, h.number)
 		}
 		return 0, err
+	case EntrySink:
+		s, err := decodeSink(e.Data)
+		if p := t.sinkOf(s.sink); err == nil && p != nil {
+			p.resume.found(s.sent, s.received, e.Pos)
+		}
+		return 0, err
 	case EntryReserve:
 		r, err := decodeReserve(e.Data)
 		if o := t.outlet(r.channel); err == nil && o != nil && t.started { // else its channels are those of an older plan
@@ -400,6 +409,8 @@ func (t *Task) seekSinks() error {
 			p.handed, p.handedSum = m.Handed, m.HandedSum
 		}
 		p.logged = max(p.logged, m.Handed)
+		p.resume.found(m.Sent, m.Received, 0)
+		p.resume.begin()
 		p.taken = max(p.taken, p.handed)
 		before := m.Sum
 		if len(m.Outbox) > 0 {

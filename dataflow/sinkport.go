@@ -31,6 +31,35 @@ type sinkPort struct {
 	logged    abs.Seq // handed, as the log says
 
 	made, heldBack, compared uint64
+
+	resume resume
+}
+
+// resume is what a port keeps for a [ResumingSink].
+type resume struct {
+	sink  ResumingSink // nil: the sink is none
+	past  abs.Seq      // an earlier life may have sent items up to here
+	known bool         // past is that of this life
+
+	sent     abs.Seq // may be offered: a synced entry says so
+	sending  abs.Seq // the same once the log is synced to sendPos
+	sendPos  abs.Position
+	received abs.Seq // by the other side, as the sink or the log says
+	logged   abs.Seq // of received, what the log says, durably once it is synced to logPos
+	logPos   abs.Position
+	told     abs.Seq // of received, what the sink knows to be durable
+}
+
+// sendAhead is how many numbers an entry that lets items be offered reaches beyond those made: no more
+// than that are in doubt after a restart, and its sync is waited for once in as many items.
+const sendAhead = 4096
+
+func newSinkPort(index int, spec SinkSpec, sink Sink) *sinkPort {
+	p := &sinkPort{index: index, name: spec.Name, channel: spec.Channel, sink: sink, next: 1}
+	if r, ok := sink.(ResumingSink); ok && r.Resumes() {
+		p.resume.sink = r
+	}
+	return p
 }
 
 type portItem struct {
@@ -71,16 +100,17 @@ func (p *sinkPort) full() bool { return len(p.items) >= sinkItems || p.bytes >= 
 
 // offer hands items to the sink whose cause the log is synced past.
 func (p *sinkPort) offer(synced abs.Position) {
+	p.resume.reach(synced)
 	var batch []SinkItem
 	for _, it := range p.items[p.untaken():] {
-		if it.cause > synced {
+		if it.cause > synced || p.resume.sink != nil && it.number > p.resume.sent {
 			break
 		}
 		rec, _, err := frame.Next(it.record)
 		if err != nil {
 			panic("a record that a task has made is malformed: " + err.Error())
 		}
-		batch = append(batch, SinkItem{it.number, p.channel, rec})
+		batch = append(batch, SinkItem{it.number, p.channel, rec, p.resume.pastOf(it.number)})
 	}
 	if len(batch) == 0 {
 		return
@@ -121,6 +151,73 @@ func (p *sinkPort) news() (handedEntry, bool) {
 	}
 	p.logged = p.handed
 	return handedEntry{p.index, p.handed, p.handedSum}, true
+}
+
+// reach takes note of what the log is synced to.
+func (r *resume) reach(synced abs.Position) {
+	if r.sink == nil {
+		return
+	}
+	if synced >= r.sendPos {
+		r.sent = r.sending
+	}
+	if synced >= r.logPos && r.logged > r.told {
+		r.told = r.logged
+		r.sink.Logged(r.told)
+	}
+}
+
+func (r *resume) pastOf(n abs.Seq) Past {
+	switch {
+	case r.sink == nil:
+		return PastNone
+	case n <= r.logged:
+		return PastReceived
+	case n <= r.past:
+		return PastSent
+	}
+	return PastNone
+}
+
+// progress returns the entry for the log when more may have to be sent than it says, or more has been
+// received. What was received is told only after what was handed over, so that the log never shows more
+// of it as open than the sink has under way.
+func (p *sinkPort) progress() (sinkEntry, bool) {
+	r := &p.resume
+	if r.sink == nil {
+		return sinkEntry{}, false
+	}
+	e := sinkEntry{p.index, r.sending, r.logged}
+	if p.next+sendAhead/2 > r.sending {
+		e.sent = p.next + sendAhead
+	}
+	if p.handed <= p.logged {
+		e.received = max(r.received, r.logged)
+	}
+	return e, e != sinkEntry{p.index, r.sending, r.logged}
+}
+
+// progressed notes that the entry is in the log.
+func (r *resume) progressed(e sinkEntry, pos abs.Position) {
+	if e.sent > r.sending {
+		r.sending, r.sendPos = e.sent, pos
+	}
+	if e.received > r.logged {
+		r.logged, r.logPos = e.received, pos
+	}
+}
+
+// found takes what a snapshot, with position 0, or the log at a position says.
+func (r *resume) found(sent, received abs.Seq, pos abs.Position) {
+	r.received = max(r.received, received)
+	r.progressed(sinkEntry{sent: sent, received: received}, pos)
+}
+
+// begin ends the look through the log: what it says of sent items is of an earlier life the first time.
+func (r *resume) begin() {
+	if !r.known {
+		r.past, r.known = r.sending, true
+	}
 }
 
 // seek sets the port to what a snapshot says; outbox holds the encoded records that were not known

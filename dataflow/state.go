@@ -48,6 +48,9 @@ type sinkMeta struct {
 	Sum       frame.Sum `json:"sum"`
 	Handed    abs.Seq   `json:"handed"`
 	HandedSum frame.Sum `json:"handed_sum"`
+	// Sent and Received are of a sink that resumes: how far it may have sent, and the other side has received.
+	Sent     abs.Seq `json:"sent,omitempty"`
+	Received abs.Seq `json:"received,omitempty"`
 	// Outbox holds the encoded records after Handed; it makes the part independent of the broker.
 	Outbox [][]byte `json:"outbox,omitempty"`
 }
@@ -64,13 +67,22 @@ func (t *Task) meta() taskMeta {
 		m.Out[o.ID] = outMeta{o.next - 1, o.sum, max(o.reserved, o.reserving)}
 	}
 	for _, p := range t.chain.sinks {
-		sm := sinkMeta{Index: p.index, Next: p.next, Sum: p.sum, Handed: p.handed, HandedSum: p.handedSum}
+		sm := sinkMeta{Index: p.index, Next: p.next, Sum: p.sum, Handed: p.handed, HandedSum: p.handedSum, Sent: p.resume.sending, Received: p.resume.logged}
 		for _, it := range p.items {
 			sm.Outbox = append(sm.Outbox, it.record)
 		}
 		m.Sinks[p.name] = sm
 	}
 	return m
+}
+
+// forgetSent makes sinks that resume begin anew: the part is of another log, and what was sent since is
+// not known here.
+func (m taskMeta) forgetSent() {
+	for name, s := range m.Sinks {
+		s.Sent, s.Received = 0, 0
+		m.Sinks[name] = s
+	}
 }
 
 func (m taskMeta) encode() []byte {

@@ -268,9 +268,10 @@ type sinkEvents struct {
 	task *Task
 	port *sinkPort
 
-	mu     sync.Mutex
-	upto   abs.Seq
-	posted bool
+	mu       sync.Mutex
+	upto     abs.Seq
+	received abs.Seq
+	posted   bool
 }
 
 // Handed implements [SinkEvents].
@@ -288,6 +289,14 @@ func (e *sinkEvents) Ready() {
 	e.post()
 }
 
+// Received implements [SinkEvents].
+func (e *sinkEvents) Received(upto abs.Seq) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.received = max(e.received, upto)
+	e.post()
+}
+
 func (e *sinkEvents) post() {
 	if !e.posted {
 		e.posted = true
@@ -296,10 +305,10 @@ func (e *sinkEvents) post() {
 }
 
 // confirm runs on the task's goroutine. The entry it logs spares repeats after a restart; a full
-// log only means that there may be some.
+// log only means that there may be some. What was received is logged when the task hands over next.
 func (e *sinkEvents) confirm() {
 	e.mu.Lock()
-	upto := e.upto
+	upto, received := e.upto, e.received
 	e.posted = false
 	e.mu.Unlock()
 	if h, news := e.port.confirm(upto); news {
@@ -308,4 +317,5 @@ func (e *sinkEvents) confirm() {
 			e.port.logged = 0
 		}
 	}
+	e.port.resume.received = max(e.port.resume.received, received)
 }

@@ -203,7 +203,7 @@ func NewTask(spec TaskSpec, env Env) *Task {
 		t.chain.outlets = append(t.chain.outlets, outs)
 	}
 	for i, s := range spec.Sinks {
-		t.chain.sinks = append(t.chain.sinks, &sinkPort{index: i, name: s.Name, channel: s.Channel, sink: env.Sinks[i], next: 1})
+		t.chain.sinks = append(t.chain.sinks, newSinkPort(i, s, env.Sinks[i]))
 	}
 	return t
 }
@@ -556,8 +556,9 @@ func (t *Task) HandOver() error {
 		}
 	}
 	for _, p := range t.chain.sinks {
-		p.offer(synced)
 		t.logHanded(p)
+		t.logProgress(p)
+		p.offer(synced)
 	}
 	t.persist(synced)
 	return nil
@@ -570,6 +571,16 @@ func (t *Task) logHanded(p *sinkPort) {
 		t.stir()
 		if _, err := t.env.Log.Append(EntryHanded, h.encode()); err != nil {
 			p.logged = 0
+		}
+	}
+}
+
+// logProgress logs how far a sink that resumes may come and has come. With a full log nothing is sent
+// beyond what was logged, and this is tried again.
+func (t *Task) logProgress(p *sinkPort) {
+	if e, due := p.progress(); due {
+		if pos, err := t.env.Log.Append(EntrySink, e.encode()); err == nil {
+			p.resume.progressed(e, pos)
 		}
 	}
 }

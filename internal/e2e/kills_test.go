@@ -23,6 +23,21 @@ func TestRandomKills(t *testing.T) {
 	s.judge()
 }
 
+// TestOnceKills is like it with a sink of QoS 2, whose handshakes go on where a kill has cut them off:
+// no record arrives twice.
+func TestOnceKills(t *testing.T) {
+	s := newSite(t, "{value}}', qos: 1}", "{value}}', qos: 2}")
+	lasts := duration(t, "WEIR_E2E_TIME", 30*time.Second)
+	plan := outages(s.rand, 15, 1, lasts) // of the first agent, the hub: the sinks are there
+	published := s.feed(lasts + 2*time.Second)
+	s.disturb(plan)
+	published()
+	s.settle()
+	if repeats := s.judge(); repeats > 0 {
+		t.Errorf("%d records arrived twice", repeats)
+	}
+}
+
 // TestStorm kills agents before they have recovered from the last kill: while they open their files,
 // restore, replay, merge their copies, or take a checkpoint, of which one follows the other. Every agent
 // is killed every few hundred milliseconds, some as soon as they have been started.

@@ -278,7 +278,7 @@ func (s *site) client(program string, args ...string) *exec.Cmd {
 // startReader subscribes in a session that persists, then reads in that session.
 func (s *site) startReader() {
 	s.t.Helper()
-	args := []string{"-c", "-i", "reader", "-t", "totals/#"}
+	args := []string{"-q", "2", "-c", "-i", "reader", "-t", "totals/#"}
 	if out, err := s.client("mosquitto_sub", append(args, "-E")...).CombinedOutput(); err != nil {
 		s.t.Fatalf("subscribe: %v\n%s", err, out)
 	}
@@ -454,8 +454,8 @@ func (s *site) settle() {
 	}
 }
 
-// judge fails the test unless everything is counted once.
-func (s *site) judge() {
+// judge fails the test unless everything is counted once. It returns how many records came again.
+func (s *site) judge() (repeats uint64) {
 	s.t.Helper()
 	s.mu.Lock()
 	v := s.ledger.Verdict()
@@ -474,6 +474,7 @@ func (s *site) judge() {
 	if v.Sent == 0 || !v.Exact() {
 		s.t.Errorf("not exact:\n  %s\n%s", strings.Join(v.Faults, "\n  "), s.fleet.Tails())
 	}
+	return v.Repeats
 }
 
 // outage is one kill in a plan of many.

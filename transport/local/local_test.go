@@ -42,6 +42,7 @@ type events struct {
 
 func (e *events) Handed(n abs.Seq) { e.handed <- n }
 func (e *events) Ready()           { e.ready <- struct{}{} }
+func (e *events) Received(abs.Seq) {}
 
 func (e *events) waitHanded(t *testing.T, upto abs.Seq) {
 	t.Helper()

@@ -374,16 +374,25 @@ func until(t testing.TB, what string, ok func() bool) {
 
 // events collects what a sink reports.
 type events struct {
-	handed chan abs.Seq
-	ready  chan struct{}
+	handed   chan abs.Seq
+	received chan abs.Seq
+	ready    chan struct{}
+	log      func(received abs.Seq) // if not nil, what the sink says goes here and not to received
 }
 
 func newEvents() *events {
-	return &events{make(chan abs.Seq, 1<<16), make(chan struct{}, 1<<16)}
+	return &events{make(chan abs.Seq, 1<<16), make(chan abs.Seq, 1<<16), make(chan struct{}, 1<<16), nil}
 }
 
 func (e *events) Handed(n abs.Seq) { e.handed <- n }
-func (e *events) Ready()           { e.ready <- struct{}{} }
+func (e *events) Received(n abs.Seq) {
+	if e.log != nil {
+		e.log(n)
+		return
+	}
+	e.received <- n
+}
+func (e *events) Ready() { e.ready <- struct{}{} }
 
 func (e *events) waitHanded(t testing.TB, upto abs.Seq) {
 	t.Helper()

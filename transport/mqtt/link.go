@@ -35,11 +35,9 @@ func (b backoff) wait(n int, draw func(n int64) int64) time.Duration {
 // link keeps a connection to a broker: it connects, again and again, and hands each session to its
 // owner. The state is for Status and for the log, which hears of an outage once.
 type link struct {
-	broker Broker
-	url    *url.URL
-	clean  bool
-	// reset drops what the broker keeps of a former process before the first session of a run.
-	reset   bool
+	broker  Broker
+	url     *url.URL
+	clean   bool
 	backoff backoff
 	deps    Deps
 
@@ -65,9 +63,13 @@ func newLink(b Broker, clean bool, deps Deps) (*link, error) {
 	return &link{broker: b, url: u, clean: clean, backoff: connectBackoff, deps: deps}, nil
 }
 
-// run connects until ctx ends. Each session goes to sessions and is run here.
+// errRenew is how an owner ends a session to get one without a past.
+var errRenew = errors.New("the session begins anew")
+
+// run connects until ctx ends. Each session goes to sessions and is run here. One that its owner has
+// failed with errRenew is followed by one that the broker begins from scratch.
 func (l *link) run(ctx context.Context, sessions chan<- *session) {
-	reset := l.reset
+	reset := false
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		if attempt > 0 && !sleep(ctx, l.backoff.wait(attempt-1, rand.Int64N)) {
 			return
@@ -90,6 +92,11 @@ func (l *link) run(ctx context.Context, sessions chan<- *session) {
 		if errors.Is(err, errFinished) {
 			l.noteFinished()
 			return
+		}
+		if errors.Is(err, errRenew) {
+			l.noteFinished()
+			reset, attempt = true, -1
+			continue
 		}
 		if time.Since(began) >= steady {
 			attempt = 0

@@ -5,19 +5,29 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/template"
 )
 
 // publisher is one run of a sink. Its goroutine owns all of it but the kept callbacks, which only
 // set a flag and signal.
+//
+// At QoS 2 an item goes through the stages waiting, sent, received, released, done. PUBLISH leaves an
+// item only in waiting; what PUBREC was seen for never goes back there, whatever the broker says of its
+// session. PUBREL leaves it only when the task's log holds durably that PUBREC came: so a restart
+// never publishes what a PUBREL may have been sent for.
 type publisher struct {
 	sink *Sink
 	ev   dataflow.SinkEvents
 
-	sess   *session  // nil without a connection
-	flight []*flight // taken from the window and not handed over, in order
-	sent   int       // of those, published in this session
+	sess    *session  // nil without a connection
+	flight  []*flight // taken from the window and not handed over, in order
+	sent    int       // of those, published in this session
+	started bool      // the first item of the run has come
+	scratch bool      // nothing of an earlier life is under way: the session must be without a past
+
+	received abs.Seq // QoS 2: reported to the task as received by the broker
 
 	taken []dataflow.SinkItem // reused
 	topic []byte              // reused
@@ -29,7 +39,8 @@ type publisher struct {
 type flight struct {
 	item      dataflow.SinkItem
 	stage     stage
-	once      bool        // it was published before, in any session
+	once      bool        // it was published before, in any session, or may have been
+	doubted   bool        // counted as uncertain
 	writtenAt uint64      // QoS 0: it is written when the session has written so many bytes
 	kept      atomic.Bool // dead letters: safe
 }
@@ -40,13 +51,14 @@ type stage uint8
 const (
 	stageWaiting  stage = iota // not published in this session
 	stageSent                  // published
-	stageReceived              // QoS 2: PUBREC came, PUBREL was sent
+	stageReceived              // QoS 2: PUBREC came
+	stageReleased              // QoS 2: PUBREL was sent in this session
 	stageDone                  // confirmed
 	stageDead                  // a dead letter, not known to be safe
 )
 
 // packetID follows from the item's number, so that what is published again after a lost connection
-// has its identifier again.
+// or a restart has its identifier again.
 func packetID(it dataflow.SinkItem) uint16 { return uint16((uint64(it.Number)-1)%65535) + 1 }
 
 func (p *publisher) run(ctx context.Context, sessions <-chan *session) {
@@ -63,20 +75,29 @@ func (p *publisher) run(ctx context.Context, sessions <-chan *session) {
 		case s := <-sessions:
 			p.opened(s)
 		case <-ended:
-			p.sess = nil
-			p.sink.state.Store(uint32(SinkConnecting))
+			p.closed()
 		case got := <-packets:
 			p.confirm(got)
 		case <-wrote:
 			p.confirmWritten()
 		case <-p.kept:
+		case <-p.sink.logged:
 		case <-p.sink.window.Wake():
 		}
 		p.take()
+		p.settleSession()
 		for more := true; more; more = p.hand() { // what is handed over may free an identifier
 			p.publish()
+			p.report()
+			p.release()
 		}
+		p.count()
 	}
+}
+
+func (p *publisher) closed() {
+	p.sess = nil
+	p.sink.state.Store(uint32(SinkConnecting))
 }
 
 // opened starts again from the oldest item that is not handed over. What the broker has confirmed
@@ -84,20 +105,62 @@ func (p *publisher) run(ctx context.Context, sessions <-chan *session) {
 func (p *publisher) opened(s *session) {
 	p.sess, p.sent = s, 0
 	for _, f := range p.flight {
-		if f.stage == stageSent || f.stage == stageReceived && !s.present {
+		p.doubt(f)
+		switch {
+		case f.stage == stageSent, f.stage == stageReceived && !s.present && f.item.Number > p.received:
 			f.stage = stageWaiting
+		case f.stage == stageReleased:
+			f.stage = stageReceived
 		}
 	}
 	p.sink.state.Store(uint32(SinkDelivering))
 	p.sink.link.useful("delivering")
 }
 
+// doubt counts an item of which a broker that has lost the session may or may not have passed on the
+// message.
+func (p *publisher) doubt(f *flight) {
+	if p.sink.cfg.QoS < 2 || p.sess == nil || p.sess.present || f.doubted || !f.once || f.stage >= stageDone {
+		return
+	}
+	f.doubted = true
+	p.sink.uncertain.Add(1)
+}
+
 func (p *publisher) take() {
 	p.taken = p.sink.window.Take(p.taken[:0])
 	for _, it := range p.taken {
-		p.flight = append(p.flight, &flight{item: it})
+		f := &flight{item: it}
+		if p.sink.cfg.QoS == 2 {
+			if !p.started {
+				p.started, p.scratch = true, it.Past == dataflow.PastNone
+			}
+			switch it.Past {
+			case dataflow.PastSent:
+				f.once = true
+			case dataflow.PastReceived:
+				f.once, f.stage = true, stageReceived
+				p.received = max(p.received, it.Number)
+			}
+		}
+		p.doubt(f)
+		p.flight = append(p.flight, f)
 	}
 	clear(p.taken)
+}
+
+// settleSession ends a session in which the broker may keep identifiers of items that nobody knows of
+// any more: of a job of this name that was deleted, or a log that was lost. One of them would swallow
+// a new item's message. If the first item of a run was never sent nothing of an earlier life is under way.
+func (p *publisher) settleSession() {
+	if !p.scratch || p.sess == nil {
+		return
+	}
+	p.scratch = false
+	if p.sess.present {
+		p.sess.fail(errRenew)
+		p.closed()
+	}
 }
 
 // publish appends what is not published in this session, in order. It stops before an item whose
@@ -112,16 +175,15 @@ func (p *publisher) publish() {
 	}
 }
 
-// free says that the item's number is near enough to the oldest's for its identifier to be its own.
-// Numbers of marks leave gaps between the numbers of items.
-func (p *publisher) free(f *flight) bool { return f.item.Number-p.flight[0].item.Number < 65535 }
+// free says that there may be one more in flight, and that the item's number is near enough to the
+// oldest's for its identifier to be its own.
+func (p *publisher) free(f *flight) bool {
+	return p.sent < p.sink.cfg.InFlight && f.item.Number-p.flight[0].item.Number < 65535
+}
 
 func (p *publisher) send(f *flight) {
-	switch f.stage {
-	case stageDone, stageDead:
-		return
-	case stageReceived: // its PUBREL may be lost
-		p.sess.send(func(dst []byte) []byte { return appendAck(dst, typePubrel, packetID(f.item)) })
+	if f.stage != stageWaiting {
+		p.releaseOne(f)
 		return
 	}
 	fields := template.Fields{Record: f.item.Record, Number: uint64(f.item.Number), Channel: f.item.Channel}
@@ -156,26 +218,36 @@ func (p *publisher) deadLetter(f *flight, reason string) {
 	})
 }
 
-// confirm takes the broker's acknowledgements. One for nothing under way is of a former process and
-// changes nothing; a PUBREC is answered all the same (MQTT 3.1.1, 4.3.3).
+// confirm takes the broker's acknowledgements. One that answers nothing that was sent in this session
+// changes nothing. At QoS 2 it is not answered either: its identifier may be of an item still to come
+// that the broker has of an earlier life, and a PUBREL would make the broker take its repeat for new.
 func (p *publisher) confirm(got []packet) {
 	for i := range got {
 		f := p.byID(got[i].id)
 		switch got[i].kind {
-		case typePuback, typePubcomp:
-			if f != nil && (f.stage == stageSent || f.stage == stageReceived) {
+		case typePuback:
+			if f != nil && f.stage == stageSent && p.sink.cfg.QoS == 1 {
 				f.stage = stageDone
 			}
 		case typePubrec:
-			if f != nil && f.stage == stageSent {
+			switch {
+			case p.sink.cfg.QoS < 2: // of a former configuration; a PUBREC is answered (MQTT 3.1.1, 4.3.3)
+				p.sess.send(func(dst []byte) []byte { return appendAck(dst, typePubrel, got[i].id) })
+			case f != nil && f.stage == stageSent:
+				f.stage = stageReceived
+			case f != nil && f.stage == stageReleased:
 				f.stage = stageReceived
 			}
-			p.sess.send(func(dst []byte) []byte { return appendAck(dst, typePubrel, got[i].id) })
+		case typePubcomp:
+			if f != nil && f.stage == stageReleased {
+				f.stage = stageDone
+			}
 		}
 	}
 }
 
-// byID finds a published item. Confirmations come in order, so the search is short.
+// byID finds an item of those whose turn in this session has come. Confirmations come in order, so the
+// search is short.
 func (p *publisher) byID(id uint16) *flight {
 	for _, f := range p.flight[:p.sent] {
 		if packetID(f.item) == id {
@@ -183,6 +255,49 @@ func (p *publisher) byID(id uint16) *flight {
 		}
 	}
 	return nil
+}
+
+// report tells the task up to where the broker has everything: what comes before may be released once
+// that is logged.
+func (p *publisher) report() {
+	if p.sink.cfg.QoS < 2 {
+		return
+	}
+	upto := p.received
+	for _, f := range p.flight[:p.sent] {
+		if f.stage < stageReceived || f.stage == stageDead && !f.done() {
+			break
+		}
+		upto = max(upto, f.item.Number)
+	}
+	if upto > p.received {
+		p.received = upto
+		p.ev.Received(upto)
+	}
+}
+
+// release sends PUBREL for what was received, if a restart will know that it was.
+func (p *publisher) release() {
+	if p.sess == nil || p.sink.cfg.QoS < 2 {
+		return
+	}
+	for _, f := range p.flight[:p.sent] {
+		if !p.releaseOne(f) {
+			return
+		}
+	}
+}
+
+// releaseOne is false if it is not the item's turn.
+func (p *publisher) releaseOne(f *flight) bool {
+	if uint64(f.item.Number) > p.sink.durable.Load() {
+		return false
+	}
+	if f.stage == stageReceived {
+		f.stage = stageReleased
+		p.sess.send(func(dst []byte) []byte { return appendAck(dst, typePubrel, packetID(f.item)) })
+	}
+	return true
 }
 
 // confirmWritten is the confirmation of QoS 0.
@@ -218,10 +333,14 @@ func (p *publisher) hand() bool {
 	return true
 }
 
+// count notes for Status how many items the broker has not confirmed.
+func (p *publisher) count() { p.sink.underWay.Store(int64(p.sent)) }
+
 func (f *flight) done() bool { return f.stage == stageDone || f.stage == stageDead && f.kept.Load() }
 
 // stop writes what is published and disconnects.
 func (p *publisher) stop() {
+	p.sink.underWay.Store(0)
 	if p.sess == nil {
 		return
 	}

@@ -48,7 +48,7 @@ func TestWithServer(t *testing.T) {
 			run := startSource(t, src, log)
 			until(t, "subscribed", func() bool { return src.Status().State == SourceReceiving })
 			snk := newTestSink(t, SinkConfig{Broker: Broker{URL: websocket, ClientID: fmt.Sprintf("sink-%d", qos)}, Topic: topic + "{key}", QoS: qos}, SinkDeps{})
-			sinkRun, ev := startSink(t, snk)
+			sinkRun, ev := startLogged(t, snk, snk.Logged)
 			const n = 300
 			publish(t, snk, ev, 1, n)
 			log.wait(t, n)

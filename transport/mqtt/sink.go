@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/template"
 	"github.com/weir-stream/weir/dataflow/window"
@@ -21,6 +22,10 @@ type SinkConfig struct {
 	// MaxItems and MaxBytes bound the items that the sink holds, under way included; 256 and 1 MiB
 	// if zero. One item always fits.
 	MaxItems, MaxBytes int
+	// InFlight bounds the items published and not confirmed. At QoS 2 it must not be above what the
+	// broker allows: mosquitto ends the connection, and some brokers lose messages, beyond it (for
+	// mosquitto max_inflight_messages, 20 unless it is configured). If zero, 20 at QoS 2 and MaxItems else.
+	InFlight int
 }
 
 // SinkDeps are what a sink needs of its agent.
@@ -38,6 +43,8 @@ const (
 	// per second.
 	defaultItems = 256
 	defaultBytes = 1 << 20
+	// defaultOnce is what every broker known allows of QoS 2 (mosquitto's default).
+	defaultOnce = 20
 	// maxItems keeps the packet identifiers of what is under way apart: there are 65,535.
 	maxItems = 16384
 )
@@ -64,14 +71,19 @@ type SinkStatus struct {
 	Repeated   uint64 // of those, items published again after a lost connection
 	Handed     uint64 // items handed over, dead letters included
 	DeadLetter uint64 // items that cannot be published
+	// Uncertain is, at QoS 2, how many items were under way when the broker had lost the session, so
+	// that nobody knows whether it has passed them on: at most so many may have arrived twice, or not.
+	Uncertain uint64
 
-	Waiting int // items taken and not handed over
+	Waiting  int // items taken and not handed over
+	UnderWay int // of those, items published or released on the connection there is
 }
 
-var _ dataflow.Sink = (*Sink)(nil)
+var _ dataflow.ResumingSink = (*Sink)(nil)
 
-// Sink publishes items in order. It implements [dataflow.Sink]. At QoS 0 and 1 an item under way
-// when a connection is lost is published again and may arrive twice; none is dropped at QoS 1 and 2.
+// Sink publishes items in order. It implements [dataflow.Sink]; at QoS 2 it resumes. At QoS 0 and 1
+// an item under way when a connection is lost is published again and may arrive twice; none is dropped
+// at QoS 1 and 2.
 type Sink struct {
 	cfg            SinkConfig
 	topic, payload template.Template
@@ -79,8 +91,12 @@ type Sink struct {
 	deps           SinkDeps
 	window         *window.Window
 
-	state                                      atomic.Uint32
-	taken, published, repeated, handed, letter atomic.Uint64
+	durable atomic.Uint64 // items up to here are received by the broker, and the log says so
+	logged  chan struct{} // capacity 1: durable has grown
+
+	state                                                 atomic.Uint32
+	taken, published, repeated, handed, letter, uncertain atomic.Uint64
+	underWay                                              atomic.Int64
 }
 
 // NewSink checks the configuration and compiles the templates. Nothing is connected before Run.
@@ -92,9 +108,7 @@ func NewSink(cfg SinkConfig, deps SinkDeps) (*Sink, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("mqtt sink %s: %w", l.url, err)
 	}
-	// An identifier that a former process left half released would swallow a new item's message.
-	l.reset = cfg.QoS == 2
-	s := &Sink{cfg: cfg, link: l, deps: deps, window: window.New(cfg.MaxItems, cfg.MaxBytes)}
+	s := &Sink{cfg: cfg, link: l, deps: deps, window: window.New(cfg.MaxItems, cfg.MaxBytes), logged: make(chan struct{}, 1)}
 	if s.topic, err = template.Parse(cfg.Topic); err != nil {
 		return nil, fmt.Errorf("mqtt sink %s: topic: %w", l.url, err)
 	}
@@ -115,11 +129,19 @@ func (c *SinkConfig) complete() error {
 	if c.Payload == "" {
 		c.Payload = "{value}"
 	}
+	if c.InFlight == 0 {
+		c.InFlight = c.MaxItems
+		if c.QoS == 2 {
+			c.InFlight = min(defaultOnce, c.MaxItems)
+		}
+	}
 	switch {
 	case c.QoS > 2:
 		return fmt.Errorf("QoS %d; give 0, 1 or 2", c.QoS)
 	case c.MaxItems < 1 || c.MaxItems > maxItems:
 		return fmt.Errorf("at most %d items at once; give 1–%d", c.MaxItems, maxItems)
+	case c.InFlight < 1 || c.InFlight > maxItems:
+		return fmt.Errorf("at most %d items in flight; give 1–%d", c.InFlight, maxItems)
 	case c.MaxBytes < 1:
 		return fmt.Errorf("at most %d bytes at once; give at least 1", c.MaxBytes)
 	case c.Topic == "":
@@ -135,12 +157,22 @@ func (s *Sink) Offer(items []dataflow.SinkItem) int {
 	return n
 }
 
+// Resumes implements [dataflow.ResumingSink].
+func (s *Sink) Resumes() bool { return s.cfg.QoS == 2 }
+
+// Logged implements [dataflow.ResumingSink].
+func (s *Sink) Logged(received abs.Seq) {
+	s.durable.Store(max(s.durable.Load(), uint64(received)))
+	signal(s.logged)
+}
+
 // Status may be called at any time.
 func (s *Sink) Status() SinkStatus {
 	return SinkStatus{
 		Link: s.link.status(), State: SinkState(s.state.Load()),
 		Taken: s.taken.Load(), Published: s.published.Load(), Repeated: s.repeated.Load(),
-		Handed: s.handed.Load(), DeadLetter: s.letter.Load(), Waiting: s.window.Len(),
+		Handed: s.handed.Load(), DeadLetter: s.letter.Load(), Uncertain: s.uncertain.Load(),
+		Waiting: s.window.Len(), UnderWay: int(s.underWay.Load()),
 	}
 }
 

@@ -26,8 +26,12 @@ func newTestSink(t testing.TB, cfg SinkConfig, deps SinkDeps) *Sink {
 	return s
 }
 
-func startSink(t testing.TB, s *Sink) (*running, *events) {
+func startSink(t testing.TB, s *Sink) (*running, *events) { return startLogged(t, s, nil) }
+
+// startLogged runs a sink whose log, if it is not nil, is as fast as the sink.
+func startLogged(t testing.TB, s *Sink, log func(abs.Seq)) (*running, *events) {
 	ev := newEvents()
+	ev.log = log
 	run := start(t, func(ctx context.Context) error { return s.Run(ctx, ev) })
 	ev.waitReady(t) // it runs
 	return run, ev
@@ -206,41 +210,6 @@ func TestSinkQoS0(t *testing.T) {
 	p.end(run)
 }
 
-func TestSinkQoS2(t *testing.T) {
-	d := newDouble(t)
-	s := newTestSink(t, SinkConfig{Broker: d.broker("c"), QoS: 2}, SinkDeps{})
-	run, ev := startSink(t, s)
-	p := d.open(true)
-	if !p.connect.CleanSession {
-		t.Error("what a former process has left is kept")
-	}
-	p.expect("DISCONNECT")
-	p.cut()
-	p = d.open(false)
-	if p.connect.CleanSession {
-		t.Error("the session is not kept")
-	}
-	offer(t, s, 1, 2)
-	p.expect("PUBLISH 1 out/k 1", "PUBLISH 2 out/k 2")
-	p.ack(typePubrec, 1)
-	p.expect("PUBREL 1")
-	p.cut()
-	p = d.open(true)
-	p.expect("PUBREL 1", "PUBLISH 2 DUP out/k 2")
-	p.ack(typePubcomp, 1)
-	ev.waitHanded(t, 1)
-	p.ack(typePubrec, 2)
-	p.expect("PUBREL 2")
-	p.cut()
-	p = d.open(false) // the broker has lost it: it did not deliver
-	p.expect("PUBLISH 2 DUP out/k 2")
-	p.ack(typePubrec, 2)
-	p.expect("PUBREL 2")
-	p.ack(typePubcomp, 2)
-	ev.waitHanded(t, 2)
-	p.end(run)
-}
-
 func TestPacketIDs(t *testing.T) {
 	for n, want := range map[abs.Seq]uint16{1: 1, 2: 2, 65535: 65535, 65536: 1, 131071: 1, 131072: 2} {
 		if got := packetID(item(n)); got != want {
@@ -269,6 +238,7 @@ func TestSinkConfigErrors(t *testing.T) {
 		"QoS 3":                             func(c *SinkConfig) { c.QoS = 3 },
 		"at most -1 items":                  func(c *SinkConfig) { c.MaxItems = -1 },
 		"at most 65535 items":               func(c *SinkConfig) { c.MaxItems = 65535 },
+		"at most 16385 items in flight":     func(c *SinkConfig) { c.InFlight = 16385 },
 		"at most -1 bytes":                  func(c *SinkConfig) { c.MaxBytes = -1 },
 		"client id":                         func(c *SinkConfig) { c.Broker.ClientID = "" },
 	} {
