@@ -230,6 +230,7 @@ type MQTTSink struct {
 	Payload      string `json:"payload"`
 	QoS          byte   `json:"qos"`
 	Retain       bool   `json:"retain,omitempty"`
+	InFlight     int    `json:"in_flight,omitempty"` // messages published and not confirmed; 0: the sink's default
 }
 
 // LogSink writes records to the agent's log.

@@ -474,7 +474,7 @@ func (r *reader) sink(name string, e field) Sink {
 
 func (r *reader) mqttSink(f field, entry *object) *MQTTSink {
 	o, ok := r.object(f.node, f.at, "mqtt of "+entry.what,
-		"broker", "client_id", "user", "password_file", "tls", "topic", "payload", "qos", "retain")
+		"broker", "client_id", "user", "password_file", "tls", "topic", "payload", "qos", "retain", "in_flight")
 	if !ok {
 		return nil
 	}
@@ -491,8 +491,13 @@ func (r *reader) mqttSink(f field, entry *object) *MQTTSink {
 	m.Payload = r.templateOr(o, "payload", "{value}")
 	m.QoS = r.qos(o)
 	m.Retain = r.boolean(o, "retain", false)
+	n, _ := r.integer(o, "in_flight", 1, maxInFlight, 0)
+	m.InFlight = int(n)
 	return m
 }
+
+// maxInFlight is far below the number of packet identifiers, 65,535.
+const maxInFlight = 16384
 
 // logSink takes nothing or an empty mapping.
 func (r *reader) logSink(f field, entry *object) *LogSink {

@@ -55,6 +55,9 @@ func sinkPromise(s Sink) Promise {
 		if s.MQTT.QoS == 0 {
 			p.Level, p.Reason = Unsure, "at QoS 0 the broker acknowledges nothing, so a message may be lost on the way or sent again"
 		}
+		if s.MQTT.QoS == 2 {
+			p.Level, p.Reason = Exactly, "each message's handshake goes on where a cut or a kill has left it, as long as the broker keeps its session"
+		}
 	case s.File != nil:
 		template = s.File.Line
 		p.Level, p.Reason = AtLeast, "lines written and not yet noted as such are written again after a kill"

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/weir-stream/weir/dataflow/template"
 )
 
 // sinkPlaceholders are what topic, payload and line of a sink are filled in with for each record.
@@ -18,8 +20,8 @@ const (
 	labelPrefix      = "label."
 )
 
-// eachPlaceholder visits every {name} of a template, where name is letters a to z, or label. and a
-// label's name. All other braces are text, so that JSON needs no escapes.
+// eachPlaceholder visits every {name} of a template, where name is letters a to z, label. and a
+// label's name, or value. and a path. All other braces are text, so that JSON needs no escapes.
 func eachPlaceholder(s string, visit func(name string, start, end int)) {
 	for i := 0; i < len(s); i++ {
 		if s[i] != '{' {
@@ -41,6 +43,9 @@ func isPlaceholder(name string) bool {
 	if label, ok := strings.CutPrefix(name, labelPrefix); ok {
 		return isLabelName(label)
 	}
+	if template.IsPath(name) {
+		return true
+	}
 	for _, c := range []byte(name) {
 		if c < 'a' || c > 'z' {
 			return false
@@ -53,12 +58,15 @@ func isPlaceholder(name string) bool {
 func (r *reader) placeholders(at Pos, o *object, field, s string, perRecord, perTask []string) {
 	known := slices.Concat(perRecord, perTask, []string{agentPlaceholder})
 	eachPlaceholder(s, func(name string, _, _ int) {
-		if strings.HasPrefix(name, labelPrefix) || slices.Contains(known, name) {
+		if strings.HasPrefix(name, labelPrefix) || slices.Contains(known, name) || perRecord != nil && template.IsPath(name) {
 			return
 		}
 		braced := make([]string, len(known), len(known)+1)
 		for i, k := range known {
 			braced[i] = "{" + k + "}"
+		}
+		if perRecord != nil {
+			braced = append(braced, "{value.PATH}")
 		}
 		r.fail(at, suggest("{"+name+"}", append(braced, "{label.NAME}")), "%s of %s: unknown placeholder {%s}", field, o.what, name)
 	})

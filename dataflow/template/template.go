@@ -1,10 +1,12 @@
 // Package template expands the small text templates of sinks: topics, payloads and lines.
 //
 // A placeholder is an opening brace, one or more letters a–z, and a closing brace: {key} {value}
-// {time} {number} {channel} {topic}. A placeholder with another name is an error. Every other brace
-// is literal, so that JSON can be written as it is:
+// {time} {number} {channel} {topic}. {value.PATH} is a field of the JSON in the value; the path is one
+// of gjson without white space, quotes and braces. A text stands there without its quotes, everything
+// else as it is written. A placeholder with another name is an error. Every other brace is literal, so
+// that JSON can be written as it is:
 //
-//	{"n":{number},"channel":"{channel}","v":{value}}
+//	{"n":{number},"channel":"{channel}","v":{value},"machine":"{value.machine.id}"}
 //
 // There is no way to write the literal text of a placeholder. What is put in is not escaped: quotes
 // around {value} in a JSON template are right for text without quotes, none are right for JSON.
@@ -13,6 +15,9 @@ package template
 import (
 	"fmt"
 	"strconv"
+	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/weir-stream/weir/dataflow/frame"
 )
@@ -42,7 +47,7 @@ type Template struct {
 	parts  []part
 }
 
-// part is literal text or, if field is not zero, one placeholder.
+// part is literal text or, if field is not zero, one placeholder; literal is then the path, if it has one.
 type part struct {
 	literal string
 	field   field
@@ -57,7 +62,11 @@ const (
 	fieldNumber
 	fieldChannel
 	fieldTopic
+	fieldPath
 )
+
+// valuePrefix begins a placeholder for a field of the value.
+const valuePrefix = "value."
 
 var fields = map[string]field{
 	"key": fieldKey, "value": fieldValue, "time": fieldTime,
@@ -65,7 +74,7 @@ var fields = map[string]field{
 }
 
 // Known lists the placeholders, for messages.
-const Known = "{key} {value} {time} {number} {channel} {topic}"
+const Known = "{key} {value} {value.PATH} {time} {number} {channel} {topic}"
 
 // Parse compiles a template. The error names an unknown placeholder and its place in bytes.
 func Parse(source string) (Template, error) {
@@ -77,12 +86,18 @@ func Parse(source string) (Template, error) {
 			at++
 			continue
 		}
+		path, isPath := strings.CutPrefix(name, valuePrefix)
 		f, known := fields[name]
-		if !known {
+		switch {
+		case isPath:
+			f = fieldPath
+		case !known:
 			return Template{}, fmt.Errorf("template %q: unknown placeholder {%s} at byte %d; known are %s", source, name, at, Known)
+		default:
+			path = ""
 		}
 		t.literal(source[start:at])
-		t.parts = append(t.parts, part{field: f})
+		t.parts = append(t.parts, part{path, f})
 		at += len(name) + 2
 		start = at
 	}
@@ -96,10 +111,19 @@ func (t *Template) literal(s string) {
 	}
 }
 
-// placeholder reads a brace, letters a–z and a closing brace at the beginning of s.
+// IsPath says whether a placeholder's name is that of a field of the value.
+func IsPath(name string) bool {
+	path, ok := strings.CutPrefix(name, valuePrefix)
+	return ok && path != "" && !strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || strings.ContainsRune("\"{}", c) })
+}
+
+// placeholder reads a brace, letters a–z or the path of a field, and a closing brace at the beginning of s.
 func placeholder(s string) (string, bool) {
 	if s[0] != '{' {
 		return "", false
+	}
+	if end := strings.IndexByte(s, '}'); end > 0 && IsPath(s[1:end]) {
+		return s[1:end], true
 	}
 	for i := 1; i < len(s); i++ {
 		switch c := s[i]; {
@@ -117,8 +141,10 @@ func placeholder(s string) (string, bool) {
 func (t Template) String() string { return t.source }
 
 // Append appends the expanded template to dst. Time is in milliseconds since 1970; {topic} is the
-// record's topic header, else its key.
-func (t Template) Append(dst []byte, f Fields) []byte {
+// record's topic header, else its key. A field that the value does not have, or has as null, expands to
+// nothing; the error names the first one.
+func (t Template) Append(dst []byte, f Fields) ([]byte, error) {
+	var missing error
 	for _, p := range t.parts {
 		switch p.field {
 		case 0:
@@ -135,10 +161,24 @@ func (t Template) Append(dst []byte, f Fields) []byte {
 			dst = append(dst, f.Channel...)
 		case fieldTopic:
 			dst = append(dst, f.topic()...)
+		case fieldPath:
+			text, err := fieldOf(f.Record.Value, p.literal)
+			dst = append(dst, text...)
+			if missing == nil {
+				missing = err
+			}
 		}
 	}
-	return dst
+	return dst, missing
 }
 
-// Expand is Append to a new slice.
-func (t Template) Expand(f Fields) []byte { return t.Append(nil, f) }
+func fieldOf(value []byte, path string) (string, error) {
+	if !gjson.ValidBytes(value) {
+		return "", fmt.Errorf("the value is not JSON, so it has no field %q", path)
+	}
+	r := gjson.GetBytes(value, path)
+	if !r.Exists() || r.Type == gjson.Null {
+		return "", fmt.Errorf("the value has no field %q", path)
+	}
+	return r.String(), nil
+}

@@ -15,7 +15,7 @@ func sample(t testing.TB) Fields {
 		t.Fatal("header refused")
 	}
 	return Fields{
-		Record: frame.Record{Time: 1700000000123, Key: []byte("m7"), Headers: headers, Value: []byte(`{"x":1}`)},
+		Record: frame.Record{Time: 1700000000123, Key: []byte("m7"), Headers: headers, Value: []byte(`{"x":1,"s":"t","o":{"b":true},"a":[4,5],"n":null}`)},
 		Number: 42, Channel: "smooth@g1.out>alarms",
 	}
 }
@@ -24,23 +24,27 @@ func TestExpand(t *testing.T) {
 	for _, c := range []struct{ source, want string }{
 		{"", ""},
 		{"plain", "plain"},
-		{"{value}", `{"x":1}`},
+		{"{value}", `{"x":1,"s":"t","o":{"b":true},"a":[4,5],"n":null}`},
 		{"alarms/{key}", "alarms/m7"},
 		{"{topic}/{time}", "plant/a/7/1700000000123"},
-		{`{"n":{number},"channel":"{channel}","v":{value}}`, `{"n":42,"channel":"smooth@g1.out>alarms","v":{"x":1}}`},
+		{`{"n":{number},"channel":"{channel}","v":{value}}`, `{"n":42,"channel":"smooth@g1.out>alarms","v":{"x":1,"s":"t","o":{"b":true},"a":[4,5],"n":null}}`},
 		{"{{key}}", "{m7}"},
 		{"{}{ key}{Key}{key1}{", "{}{ key}{Key}{key1}{"},
 		{"{key", "{key"},
 		{"{key{key}", "{keym7"},
 		{"}{", "}{"},
+		{"{value.x}", "1"},
+		{"{value.s}/{value.o.b}/{value.a.1}/{value.o}", "t/true/5/{\"b\":true}"},
+		{"{value.a.#(>4)}", "5"},
+		{"{value.}{value. x}{value.x", "{value.}{value. x}{value.x"},
 	} {
 		tmpl, err := Parse(c.source)
 		if err != nil {
 			t.Errorf("%q: %v", c.source, err)
 			continue
 		}
-		if got := string(tmpl.Expand(sample(t))); got != c.want {
-			t.Errorf("%q: got %q, want %q", c.source, got, c.want)
+		if got, err := tmpl.Append(nil, sample(t)); string(got) != c.want || err != nil {
+			t.Errorf("%q: got %q, %v, want %q", c.source, got, err, c.want)
 		}
 		if tmpl.String() != c.source {
 			t.Errorf("source %q became %q", c.source, tmpl.String())
@@ -53,8 +57,24 @@ func TestTopicIsTheKeyWithoutAHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := tmpl.Expand(Fields{Record: frame.Record{Key: []byte("a/b")}}); string(got) != "a/b" {
-		t.Errorf("got %q", got)
+	if got, err := tmpl.Append(nil, Fields{Record: frame.Record{Key: []byte("a/b")}}); string(got) != "a/b" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// A field that is not there is named, and everything else expands.
+func TestMissingFields(t *testing.T) {
+	tmpl, err := Parse("a{value.y}b{value.z}c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]string{
+		`{"x":1}`: `the value has no field "y"`, `{"y":null}`: `no field "y"`, `{"y":1}`: `no field "z"`, "text": "not JSON", "": "not JSON",
+	} {
+		got, err := tmpl.Append(nil, Fields{Record: frame.Record{Value: []byte(value)}})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(string(got), "a") || !strings.HasSuffix(string(got), "bc") {
+			t.Errorf("%s: %q, %v", value, got, err)
+		}
 	}
 }
 
@@ -67,7 +87,7 @@ func TestUnknownPlaceholderIsNamed(t *testing.T) {
 
 // Without a known placeholder, a template that parses is its own expansion.
 func FuzzTemplate(f *testing.F) {
-	for _, s := range []string{"", "{key}", "{{", "{a", "{value}}", `{"n":{number}}`} {
+	for _, s := range []string{"", "{key}", "{{", "{a", "{value}}", `{"n":{number}}`, "{value.x}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, source string) {
@@ -79,8 +99,14 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		fields := sample(t)
-		got := tmpl.Expand(fields)
-		want := strings.NewReplacer("{key}", "m7", "{value}", `{"x":1}`, "{time}", "1700000000123", "{number}", "42",
+		got, err := tmpl.Append(nil, fields)
+		if strings.Contains(source, "{value.") {
+			if err != nil && !strings.Contains(err.Error(), "no field") {
+				t.Fatalf("%q: %v", source, err)
+			}
+			return
+		}
+		want := strings.NewReplacer("{key}", "m7", "{value}", string(fields.Record.Value), "{time}", "1700000000123", "{number}", "42",
 			"{channel}", fields.Channel, "{topic}", "plant/a/7").Replace(source)
 		if !bytes.Equal(got, []byte(want)) {
 			t.Fatalf("%q: got %q, want %q", source, got, want)

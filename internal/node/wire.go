@@ -173,7 +173,7 @@ func (r *runner) mqttSink(s job.SinkTask) (dataflow.Sink, error) {
 		return nil, err
 	}
 	sink, err := mqtt.NewSink(mqtt.SinkConfig{
-		Broker: broker, Topic: s.MQTT.Topic, Payload: s.MQTT.Payload, QoS: s.MQTT.QoS, Retain: s.MQTT.Retain,
+		Broker: broker, Topic: s.MQTT.Topic, Payload: s.MQTT.Payload, QoS: s.MQTT.QoS, Retain: s.MQTT.Retain, InFlight: s.MQTT.InFlight,
 	}, mqtt.SinkDeps{Deps: r.deps(), DeadLetter: r.sinkDeadLetter})
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type FileSinkConfig struct {
 	// Path of the file; it is made if it is not there, its directory is not.
 	Path string
 	// Line is a template (see [template]); empty: {value}. A line break in what it expands to
-	// becomes a space, which in JSON changes nothing.
+	// becomes a space, which in JSON changes nothing. A field that the value does not have becomes nothing.
 	Line string
 }
 
@@ -204,7 +204,7 @@ func (s *FileSink) deliver(ctx context.Context, f file, size int64, ev dataflow.
 
 func (s *FileSink) appendLine(dst []byte, it dataflow.SinkItem) []byte {
 	at := len(dst)
-	dst = s.line.Append(dst, fields(it))
+	dst, _ = s.line.Append(dst, fields(it)) // what the value does not have is left out
 	for i, c := range dst[at:] {
 		if c == '\n' {
 			dst[at+i] = ' '

@@ -60,7 +60,7 @@ func (s *LogSink) Run(ctx context.Context, ev dataflow.SinkEvents) error {
 		}
 		items = s.window.Take(items[:0])
 		for _, it := range items {
-			text = s.line.Append(text[:0], fields(it))
+			text, _ = s.line.Append(text[:0], fields(it)) // what the value does not have is left out
 			s.log.Info(string(text))
 		}
 		if n := len(items); n > 0 {

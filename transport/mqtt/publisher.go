@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -187,12 +188,10 @@ func (p *publisher) send(f *flight) {
 		return
 	}
 	fields := template.Fields{Record: f.item.Record, Number: uint64(f.item.Number), Channel: f.item.Channel}
-	p.topic = p.sink.topic.Append(p.topic[:0], fields)
-	if err := checkTopic(p.topic); err != nil {
+	if err := p.expand(fields); err != nil {
 		p.deadLetter(f, err.Error())
 		return
 	}
-	p.body = p.sink.payload.Append(p.body[:0], fields)
 	cfg := &p.sink.cfg
 	dup := f.once && cfg.QoS == 2
 	f.writtenAt = p.sess.send(func(dst []byte) []byte {
@@ -203,6 +202,20 @@ func (p *publisher) send(f *flight) {
 		p.sink.repeated.Add(1)
 	}
 	f.stage, f.once = stageSent, true
+}
+
+// expand fills in topic and body. An error says why the item cannot be published.
+func (p *publisher) expand(f template.Fields) (err error) {
+	if p.topic, err = p.sink.topic.Append(p.topic[:0], f); err != nil {
+		return fmt.Errorf("topic %s: %w", p.sink.topic, err)
+	}
+	if err := checkTopic(p.topic); err != nil {
+		return err
+	}
+	if p.body, err = p.sink.payload.Append(p.body[:0], f); err != nil {
+		return fmt.Errorf("payload %s: %w", p.sink.payload, err)
+	}
+	return nil
 }
 
 func (p *publisher) deadLetter(f *flight, reason string) {
