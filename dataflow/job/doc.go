@@ -34,14 +34,17 @@
 //	    on_error: dead_letter          # or skip, fail
 //	sinks:
 //	  NAME:
-//	    mqtt: {broker, client_id, user, password_file, tls, topic, payload: "{value}", qos: 1, retain: false}
+//	    mqtt: {broker, client_id, user, password_file, tls, topic, payload: "{value}", qos: 1, retain: false,
+//	           in_flight: 256}         # messages not yet confirmed; at QoS 2 20, and not above the broker's limit
 //	    log: {}                        # or this instead of mqtt
 //	    file: {path, line: "{value}"}  # or this
 //	    from: node
 //	    commit: immediate
 //
 // JSON paths are those of gjson. Templates of sinks know {key} {value} {time} {number} {channel}
-// {topic}; {agent} and {label.NAME} are filled in when the plan is made, in these as in topics and
+// {topic}, and {value.PATH} for a field of the JSON in the value. A record whose topic or payload cannot
+// be made, since a field is missing or the topic is none, is a dead letter; in a line of a file the field
+// is left out; {agent} and {label.NAME} are filled in when the plan is made, in these as in topics and
 // client_id, and {task} in the path of a file.
 //
 // # Where things run

@@ -492,7 +492,7 @@ func (r *reader) mqttSink(f field, entry *object) *MQTTSink {
 	m.QoS = r.qos(o)
 	m.Retain = r.boolean(o, "retain", false)
 	n, _ := r.integer(o, "in_flight", 1, maxInFlight, 0)
-	m.InFlight = int(n)
+	m.InFlight = n
 	return m
 }
 

@@ -29,9 +29,33 @@
 // the identifiers are not remembered: a message whose PUBREC the broker did not get comes again.
 //
 // A sink at QoS 0 and 1 uses a clean session and sends again, in order, what was not confirmed when
-// a connection was lost: its own queue is the only truth, so no order but its own can arise. At
-// QoS 2 its session persists and packet identifiers follow from item numbers, so that the broker
-// recognises what is sent again after a lost connection. A run of such a sink begins with a session
-// from scratch: items that a former process had delivered and not yet known as handed over are
-// published again, and may arrive twice.
+// a connection was lost: its own queue is the only truth, so no order but its own can arise.
+//
+// # Exactly once out
+//
+// At QoS 2 a sink's session persists, packet identifiers follow from item numbers, and the task's log
+// remembers how far the handshakes have come, so that they go on where a lost connection, a kill or a
+// power cut has left them (MQTT 3.1.1, 4.3.3 and 4.4):
+//
+//	before         the log holds, durably
+//	PUBLISH n      that items up to n, or some thousand further, may be sent
+//	PUBREL n       that PUBREC has come for all items up to n
+//
+// After a restart replay makes equal items under equal numbers. One that may be sent is published with
+// DUP, and a broker that has it answers PUBREC and passes it on once; one whose PUBREC is in the log is
+// released again, which a broker that has released it answers with PUBCOMP. So PUBREL is never followed
+// by a PUBLISH of the same item. An acknowledgement that answers nothing of its connection is ignored,
+// and a PUBREC for an item that is still to be repeated is not answered: the PUBREL would make the broker
+// take the repeat for a new message. If the first item of a run was never sent, nothing is under way, and
+// a session that the broker has kept, perhaps of a deleted job of the same name, is dropped first.
+//
+// What a broker forgets nobody can make good. If it says that it has no session, an item whose PUBLISH
+// may have been sent and whose PUBREC was not seen is published again, and arrives twice if the broker
+// had passed it on before it forgot; an item whose PUBREC was seen and whose PUBCOMP was not is only
+// released, and does not arrive if the broker forgot it before it passed it on. Both are counted as
+// uncertain. The same holds, uncounted, for a broker that says it has a session of which it has lost a
+// part, as mosquitto does that was killed since it last saved.
+//
+// No more than InFlight items are in a handshake at once: mosquitto 2 ends the connection of a client that
+// has more than max_inflight_messages (20) of them, and mosquitto 1 throws away what is beyond.
 package mqtt
