@@ -57,7 +57,7 @@ func stateOf(place int, state StateReader) StateReader {
 	}
 	return func(visit func(Change) error) error {
 		return state(func(ch Change) error {
-			if ch.Space == SpaceDedupe || ch.Space == SpaceLoop || int(binary.BigEndian.Uint16(ch.Key)) != place {
+			if ch.Space == SpaceDedupe || ch.Space == SpaceLoop || ch.Space == SpaceOutbox || int(binary.BigEndian.Uint16(ch.Key)) != place {
 				return nil
 			}
 			ch.Key = ch.Key[2:]

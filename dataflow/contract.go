@@ -37,6 +37,7 @@ const (
 	EntryGiveUp                       // a record given up: position of its entry, index
 	EntryEnd                          // source task: the input has ended
 	EntrySink                         // sink that resumes: may be sent up to a number, received by the other side up to one
+	EntryCut                          // source task: an epoch's barrier was taken at an earlier position
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.

@@ -21,6 +21,7 @@ import (
 //	handed   sink (uvarint) | number (uvarint) | running checksum at number (8 bytes)
 //	reserve  channel (uvarint) | number (uvarint)
 //	sink     sink (uvarint) | may be sent up to (uvarint) | received up to (uvarint)
+//	cut      position of the last entry before it (uvarint) | epoch (uvarint)
 //	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")
@@ -149,6 +150,23 @@ func decodeSink(b []byte) (e sinkEntry, err error) {
 	e.sink = r.int()
 	e.sent = abs.Seq(r.uvarint())
 	e.received = abs.Seq(r.uvarint())
+	return e, r.err
+}
+
+// cutEntry is a barrier that a source has taken behind an earlier entry.
+type cutEntry struct {
+	pos   abs.Position
+	epoch abs.Epoch
+}
+
+func (e cutEntry) encode() []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(e.pos)), uint64(e.epoch))
+}
+
+func decodeCut(b []byte) (e cutEntry, err error) {
+	r := entryReader{b: b}
+	e.pos = abs.Position(r.uvarint())
+	e.epoch = abs.Epoch(r.uvarint())
 	return e, r.err
 }
 

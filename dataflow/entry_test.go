@@ -31,6 +31,7 @@ var decoders = map[string]func([]byte) (any, error){
 	"control": func(b []byte) (any, error) { return decodeControl(b) },
 	"handed":  func(b []byte) (any, error) { return decodeHanded(b) },
 	"reserve": func(b []byte) (any, error) { return decodeReserve(b) },
+	"cut":     func(b []byte) (any, error) { return decodeCut(b) },
 	"sink":    func(b []byte) (any, error) { return decodeSink(b) },
 	"give up": func(b []byte) (any, error) { return decodeGiveUp(b) },
 }
@@ -51,6 +52,8 @@ func encodeAny(e any) []byte {
 		return e.encode()
 	case sinkEntry:
 		return e.encode()
+	case cutEntry:
+		return e.encode()
 	case giveUpEntry:
 		return e.encode()
 	}
@@ -70,6 +73,7 @@ func entrySamples() []entrySample {
 		sample("control", "05"+"8001"+"67617465", abs.Event{Kind: abs.OnDetach, Epoch: 128, Agent: "gate"}),
 		sample("handed", "02"+"d804"+"8877665544332211", handedEntry{2, 600, 0x1122334455667788}),
 		sample("reserve", "01"+"8180808080808080"+"8001", reserveEntry{1, 1 | 1<<63}),
+		sample("cut", "e807"+"07", cutEntry{1000, 7}),
 		sample("sink", "01"+"8020"+"e807", sinkEntry{1, 4096, 1000}),
 		sample("give up", "90a10f"+"0c"+"74726170", giveUpEntry{250000, 12, "trap"}),
 	}

@@ -20,6 +20,9 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID, logs bool) error
 	if err != nil {
 		return err
 	}
+	for _, p := range t.chain.sinks {
+		changes = append(changes, p.freeze(t.fullNext)...)
+	}
 	if t.dedupe != nil {
 		changes = append(changes, t.dedupe.freeze(t.fullNext)...)
 	}

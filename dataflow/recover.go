@@ -147,6 +147,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 			t.aligner.Step(abs.Event{Kind: abs.OnEnd, Channel: c.ID})
 		}
 	}
+	t.loadBase = true
 	t.pos = t.env.Log.Last()
 	look := t.pos
 	if old != nil && t.env.BaseHere {
@@ -181,6 +182,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 		return fmt.Errorf("restore snapshot %d of %s: %w", p.Version, p.Epoch, err)
 	}
 	t.pos = p.Pos
+	t.loadBase = false
 	t.fullNext = p.Version != t.version || t.saving != nil
 	t.recovery = Recovery{Level: level, Reason: reason, Epoch: p.Epoch, Version: p.Version}
 	for _, o := range t.outs {
@@ -253,7 +255,8 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 		return err
 	}
 	t.loadSinks = meta.Sinks
-	return nil
+	t.loadBoxes, err = loadOutboxes(state, meta.Sinks)
+	return err
 }
 
 func (t *Task) loadDedupe(state StateReader) error {
@@ -281,6 +284,7 @@ func (t *Task) readLog(after, pos abs.Position) error {
 		return err
 	}
 	t.replayEnd = pos
+	t.cuts = map[abs.Position][]cut{}
 	var backlog uint64
 	for {
 		e, ok, err := look.Next()
@@ -342,6 +346,13 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 				p.handed, p.handedSum = h.number, h.sum
 			}
 			p.logged = max(p.logged, h.number)
+		}
+		return 0, err
+	case EntryCut:
+		c, err := decodeCut(e.Data)
+		t.stats.seen(c.epoch)
+		if err == nil && t.started {
+			t.cuts[c.pos] = append(t.cuts[c.pos], cut{c.epoch, e.Pos})
 		}
 		return 0, err
 	case EntrySink:
@@ -412,15 +423,25 @@ func (t *Task) seekSinks() error {
 		p.resume.found(m.Sent, m.Received, 0)
 		p.resume.begin()
 		p.taken = max(p.taken, p.handed)
+		box := t.loadBoxes[p.name]
+		if box == nil {
+			box = &outbox{records: m.Outbox}
+		}
 		before := m.Sum
-		if len(m.Outbox) > 0 {
+		if len(box.records) > 0 {
 			before = m.HandedSum
 		}
-		if err := p.seek(m.Next, m.Sum, m.Outbox, before); err != nil {
+		if t.loadBase {
+			box.causes = nil
+		}
+		if err := p.seek(m.Next, m.Sum, box.records, before, box.causes); err != nil {
 			return err
 		}
+		if p.held != nil {
+			p.held.frozen, p.held.chunks = m.Next-1, box.chunks
+		}
 	}
-	t.loadSinks = nil
+	t.loadSinks, t.loadBoxes = nil, nil
 	for _, o := range t.outs {
 		o.free = max(o.free, o.reserved)
 		o.reserving = max(o.reserving, o.reserved)

@@ -26,7 +26,7 @@ func (r *resumer) pasts() []Past {
 
 func resumingPort() (*sinkPort, *resumer) {
 	r := &resumer{shelf: shelf{room: unlimited}}
-	return newSinkPort(3, SinkSpec{"alarms", "alarms@g1"}, r), r
+	return newSinkPort(3, SinkSpec{Name: "alarms", Channel: "alarms@g1"}, r), r
 }
 
 // Nothing is offered before the log holds that it may be sent.
@@ -37,12 +37,12 @@ func TestResumingSinkIsOfferedWhatTheLogLetsIt(t *testing.T) {
 	e, due := p.progress()
 	mustEqual(t, "due", due, true)
 	mustEqual(t, "entry", e, sinkEntry{3, 4 + sendAhead, 0})
-	p.offer(9)
+	p.offer(9, 0)
 	mustNumbers(t, "before the entry", sink.numbers())
 	p.resume.progressed(e, 12)
-	p.offer(11)
+	p.offer(11, 0)
 	mustNumbers(t, "before its sync", sink.numbers())
-	p.offer(12)
+	p.offer(12, 0)
 	mustNumbers(t, "after it", sink.numbers(), 1, 2, 3)
 	if e, due := p.progress(); due {
 		t.Errorf("another entry %+v without need", e)
@@ -60,15 +60,15 @@ func TestResumingSinkHearsWhatIsDurable(t *testing.T) {
 	mustAdd(t, p, s, 5)
 	e, _ := p.progress()
 	p.resume.progressed(e, 6)
-	p.offer(9)
+	p.offer(9, 0)
 	p.resume.received = 4
 	e, due := p.progress()
 	mustEqual(t, "entry", e, sinkEntry{3, 6 + sendAhead, 4})
 	mustEqual(t, "due", due, true)
 	p.resume.progressed(e, 20)
-	p.offer(19)
+	p.offer(19, 0)
 	mustEqual(t, "before the sync", sink.logged, 0)
-	p.offer(20)
+	p.offer(20, 0)
 	mustEqual(t, "after it", sink.logged, 4)
 	p.confirm(2)
 	p.logged = 0 // the log was full
@@ -90,16 +90,16 @@ func TestResumingSinkPasts(t *testing.T) {
 	p.resume.found(6, 3, 0)
 	p.resume.found(7, 4, 30) // read from the log, and not yet synced
 	p.resume.begin()
-	if err := p.seek(1, 0, nil, 0); err != nil {
+	if err := p.seek(1, 0, nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustAdd(t, p, s, 9)
-	p.offer(29)
+	p.offer(29, 0)
 	mustNumbers(t, "before the sync", sink.numbers())
 	mustEqual(t, "durable", sink.logged, 0)
 	e, _ := p.progress()
 	p.resume.progressed(e, 31)
-	p.offer(31)
+	p.offer(31, 0)
 	mustNumbers(t, "after it", sink.numbers(), 3, 4, 5, 6, 7, 8, 9)
 	mustEqual(t, "durable", sink.logged, 4)
 	want := []Past{PastReceived, PastReceived, PastSent, PastSent, PastSent, PastNone, PastNone}

@@ -33,6 +33,7 @@ type sinkPort struct {
 	made, heldBack, compared uint64
 
 	resume resume
+	held   *held // nil: items are offered at once
 }
 
 // resume is what a port keeps for a [ResumingSink].
@@ -56,6 +57,9 @@ const sendAhead = 4096
 
 func newSinkPort(index int, spec SinkSpec, sink Sink) *sinkPort {
 	p := &sinkPort{index: index, name: spec.Name, channel: spec.Channel, sink: sink, next: 1}
+	if spec.Checkpoint {
+		p.held = &held{items: heldItems, bytes: heldBytes}
+	}
 	if r, ok := sink.(ResumingSink); ok && r.Resumes() {
 		p.resume.sink = r
 	}
@@ -98,12 +102,14 @@ func (p *sinkPort) add(record []byte, cause abs.Position) error {
 
 func (p *sinkPort) full() bool { return len(p.items) >= sinkItems || p.bytes >= sinkBytes }
 
-// offer hands items to the sink whose cause the log is synced past.
-func (p *sinkPort) offer(synced abs.Position) {
+// offer hands items to the sink whose cause the log is synced past, and, where it commits with
+// checkpoints, a checkpoint that counts contains.
+func (p *sinkPort) offer(synced, counted abs.Position) {
 	p.resume.reach(synced)
+	limit := p.limit(synced, counted)
 	var batch []SinkItem
 	for _, it := range p.items[p.untaken():] {
-		if it.cause > synced || p.resume.sink != nil && it.number > p.resume.sent {
+		if it.cause > limit || p.resume.sink != nil && it.number > p.resume.sent {
 			break
 		}
 		rec, _, err := frame.Next(it.record)
@@ -221,12 +227,16 @@ func (r *resume) begin() {
 }
 
 // seek sets the port to what a snapshot says; outbox holds the encoded records that were not known
-// to be handed over at its cut, the last one being number next-1.
-func (p *sinkPort) seek(next abs.Seq, sum frame.Sum, outbox [][]byte, outboxSum frame.Sum) error {
+// to be handed over at its cut, the last one being number next-1, and causes, if not nil, their causes.
+func (p *sinkPort) seek(next abs.Seq, sum frame.Sum, outbox [][]byte, outboxSum frame.Sum, causes []abs.Position) error {
 	p.items, p.bytes = nil, 0
 	p.next, p.sum = next-abs.Seq(len(outbox)), outboxSum
-	for _, rec := range outbox {
-		if err := p.add(rec, 0); err != nil {
+	for i, rec := range outbox {
+		var cause abs.Position
+		if causes != nil {
+			cause = causes[i]
+		}
+		if err := p.add(rec, cause); err != nil {
 			return err
 		}
 	}

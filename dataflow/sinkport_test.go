@@ -65,13 +65,13 @@ func TestSinkPortOffersWhatTheLogIsSyncedPast(t *testing.T) {
 	sink := &shelf{room: unlimited}
 	p := portOf(sink)
 	mustAdd(t, p, s, 5)
-	p.offer(0)
+	p.offer(0, 0)
 	mustEqual(t, "offers without anything", sink.offers, 0)
-	p.offer(2)
+	p.offer(2, 0)
 	mustNumbers(t, "taken", sink.numbers(), 1, 2)
-	p.offer(2)
+	p.offer(2, 0)
 	mustEqual(t, "offers without news", sink.offers, 1)
-	p.offer(5)
+	p.offer(5, 0)
 	mustNumbers(t, "taken", sink.numbers(), 1, 2, 3, 4, 5)
 	for i, it := range sink.items {
 		mustEqual(t, "channel", it.Channel, "alarms@g1")
@@ -85,11 +85,11 @@ func TestSinkPortOffersAgainWhatWasNotTaken(t *testing.T) {
 	sink := &shelf{room: 2}
 	p := portOf(sink)
 	mustAdd(t, p, s, 4)
-	p.offer(9)
-	p.offer(9)
+	p.offer(9, 0)
+	p.offer(9, 0)
 	sink.room = unlimited
 	mustAdd(t, p, s, 6)
-	p.offer(9)
+	p.offer(9, 0)
 	mustNumbers(t, "taken", sink.numbers(), 1, 2, 3, 4, 5, 6)
 }
 
@@ -102,7 +102,7 @@ func TestSinkPortOwnsItsRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	clear(borrowed)
-	p.offer(1)
+	p.offer(1, 0)
 	mustBytes(t, "record", frame.AppendRecord(nil, sink.items[0].Record), s.items[0].bytes)
 }
 
@@ -110,7 +110,7 @@ func TestSinkPortConfirms(t *testing.T) {
 	s := newSequence(6)
 	p := portOf(&shelf{room: unlimited})
 	mustAdd(t, p, s, 6)
-	p.offer(9)
+	p.offer(9, 0)
 	for _, step := range []struct {
 		upto abs.Seq
 		news abs.Seq // 0: none
@@ -158,13 +158,13 @@ func TestSinkPortHoldsBackWhatWasHandedOver(t *testing.T) {
 	sink := &shelf{room: unlimited}
 	p := portOf(sink)
 	p.handed, p.handedSum, p.logged, p.taken = 4, s.sum(5), 4, 4
-	if err := p.seek(1, 0, nil, 0); err != nil {
+	if err := p.seek(1, 0, nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustAdd(t, p, s, 6)
 	mustEqual(t, "held back", p.heldBack, 4)
 	mustEqual(t, "compared", p.compared, 1)
-	p.offer(9)
+	p.offer(9, 0)
 	mustNumbers(t, "taken", sink.numbers(), 5, 6)
 }
 
@@ -209,22 +209,22 @@ func TestSinkPortSeekTakesTheOutbox(t *testing.T) {
 			sink := &shelf{room: unlimited}
 			p := portOf(sink)
 			p.handed, p.handedSum, p.taken = c.handed, s.sum(c.handed+1), c.handed
-			if err := p.seek(7, s.sum(7), c.outbox, c.before); err != nil {
+			if err := p.seek(7, s.sum(7), c.outbox, c.before, nil); err != nil {
 				t.Fatal(err)
 			}
 			mustEqual(t, "next", p.next, 7)
-			p.offer(0) // what is in a snapshot needs no entry of the log
+			p.offer(0, 0) // what is in a snapshot needs no entry of the log
 			mustAdd(t, p, s, 7)
-			p.offer(9)
+			p.offer(9, 0)
 			mustNumbers(t, "taken", sink.numbers(), c.taken...)
 		})
 	}
 	for name, bad := range map[string]func(p *sinkPort) error{
-		"a record is missing": func(p *sinkPort) error { return p.seek(7, s.sum(7), outbox(5, 6), s.sum(4)) },
-		"another sum":         func(p *sinkPort) error { return p.seek(7, s.sum(7)^1, outbox(4, 6), s.sum(4)) },
+		"a record is missing": func(p *sinkPort) error { return p.seek(7, s.sum(7), outbox(5, 6), s.sum(4), nil) },
+		"another sum":         func(p *sinkPort) error { return p.seek(7, s.sum(7)^1, outbox(4, 6), s.sum(4), nil) },
 		"another than was handed over": func(p *sinkPort) error {
 			p.handed, p.handedSum = 5, s.sum(6)^1
-			return p.seek(7, s.sum(7), outbox(4, 6), s.sum(4))
+			return p.seek(7, s.sum(7), outbox(4, 6), s.sum(4), nil)
 		},
 	} {
 		var diff *DiffError
@@ -242,9 +242,9 @@ func TestSinkPortConfirmedAheadOfReplay(t *testing.T) {
 	sink := &shelf{room: unlimited}
 	p := portOf(sink)
 	mustAdd(t, p, s, 5)
-	p.offer(9)
+	p.offer(9, 0)
 	p.confirm(2)
-	if err := p.seek(1, 0, nil, 0); err != nil {
+	if err := p.seek(1, 0, nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, news := p.confirm(4); news {
@@ -259,7 +259,7 @@ func TestSinkPortConfirmedAheadOfReplay(t *testing.T) {
 	mustEqual(t, "news", news, true)
 	mustEqual(t, "entry", h, handedEntry{3, 4, s.sum(5)})
 	mustEqual(t, "items left", len(p.items), 1)
-	p.offer(9)
+	p.offer(9, 0)
 	mustNumbers(t, "taken", sink.numbers(), 1, 2, 3, 4, 5)
 }
 
@@ -293,7 +293,7 @@ func TestSinkPortProperty(t *testing.T) {
 				p.handed, p.handedSum = pt.handed, pt.handedSum
 			}
 			p.logged, p.taken = p.handed, max(p.taken, p.handed)
-			if err := p.seek(pt.next, pt.sum, pt.outbox, before); err != nil {
+			if err := p.seek(pt.next, pt.sum, pt.outbox, before, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -304,7 +304,7 @@ func TestSinkPortProperty(t *testing.T) {
 			},
 			"offer": func(t *rapid.T) {
 				sink.room = rapid.IntRange(0, 5).Draw(t, "room")
-				p.offer(abs.Position(rapid.IntRange(0, 25).Draw(t, "synced")))
+				p.offer(abs.Position(rapid.IntRange(0, 25).Draw(t, "synced")), 0)
 			},
 			"confirm": func(t *rapid.T) {
 				if left := len(sink.items) - confirmed; left > 0 {
@@ -355,7 +355,7 @@ func TestSinkPortProperty(t *testing.T) {
 		// In the end everything arrives.
 		sink.room = unlimited
 		mustAdd(t, p, s, 25)
-		p.offer(25)
+		p.offer(25, 0)
 		mustEqual(t, "last", max(p.taken, p.handed), 25)
 	})
 }

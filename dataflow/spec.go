@@ -25,6 +25,9 @@ type TaskSpec struct {
 	Ops          []OpSpec
 	Edges        []EdgeSpec
 	Sinks        []SinkSpec
+	// CutAhead: the source takes barriers where it stands, ahead of what its log holds unread, since sinks
+	// of the job wait for checkpoints.
+	CutAhead bool
 }
 
 // Name is the name of the task in its agent's log and stores.
@@ -98,4 +101,6 @@ type EdgeSpec struct {
 type SinkSpec struct {
 	Name    string
 	Channel string
+	// Checkpoint: items are handed over only when a checkpoint that contains them counts.
+	Checkpoint bool
 }

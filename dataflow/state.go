@@ -69,6 +69,9 @@ func (t *Task) meta() taskMeta {
 	for _, p := range t.chain.sinks {
 		sm := sinkMeta{Index: p.index, Next: p.next, Sum: p.sum, Handed: p.handed, HandedSum: p.handedSum, Sent: p.resume.sending, Received: p.resume.logged}
 		for _, it := range p.items {
+			if p.held != nil {
+				break // it is in SpaceOutbox
+			}
 			sm.Outbox = append(sm.Outbox, it.record)
 		}
 		m.Sinks[p.name] = sm

@@ -141,6 +141,13 @@ type Task struct {
 	halted     abs.Epoch // the task stands still until this epoch is over; 0: it does not
 
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
+	loadBoxes map[string]*outbox  // likewise
+	loadBase  bool                // likewise: the part is of an older generation, so a checkpoint that counts has it
+
+	counted abs.Position           // a checkpoint counts that contains what entries up to here have caused
+	running abs.Epoch              // the newest that has started and is not over; 0: none is known
+	wanted  abs.Epoch              // likewise, of a source: its barrier may be taken ahead
+	cuts    map[abs.Position][]cut // barriers taken ahead, by the entry they follow
 
 	giveUps map[abs.Position]map[int]givenUp
 	suspect suspect           // its entry is taken record by record
@@ -215,10 +222,24 @@ func (t *Task) Record(r abs.EpochRecord) {
 		if r.State != abs.Started && r.Epoch >= t.halted {
 			t.halted = 0
 		}
+		t.noteEpoch(r)
 		if !t.spec.Source {
 			t.records = append(t.records, r)
 		}
 	})
+}
+
+// noteEpoch keeps which epoch is running.
+func (t *Task) noteEpoch(r abs.EpochRecord) {
+	switch {
+	case r.State == abs.Started && r.Epoch > t.running:
+		t.running, t.wanted = r.Epoch, 0
+		if !r.Final && !r.Initial {
+			t.wanted = r.Epoch
+		}
+	case r.State != abs.Started && r.Epoch >= t.running:
+		t.running, t.wanted = 0, 0
+	}
 }
 
 // Run restores the task and runs it until ctx ends or it fails. A [DiffError] means that replay has
@@ -485,9 +506,13 @@ func (t *Task) outlet(channel int) *outlet {
 // what was consumed and returns false.
 func (t *Task) Step(ctx context.Context) (bool, error) {
 	stepped := false
-	if !t.stalled() && t.allowed() {
+	t.letGo()
+	if allowed := t.allowed(); allowed {
 		var err error
-		if stepped, err = t.step(); err != nil {
+		if stepped, err = t.cutAhead(); err == nil && !stepped && !t.stalled() {
+			stepped, err = t.step()
+		}
+		if err != nil {
 			if stepped, err = t.failed(ctx, err); err != nil {
 				return false, err
 			}
@@ -532,12 +557,7 @@ func (t *Task) stalled() bool {
 			return true
 		}
 	}
-	for _, p := range t.chain.sinks {
-		if p.full() {
-			return true
-		}
-	}
-	return false
+	return t.sinkFull()
 }
 
 // HandOver lets go what the log is synced past. It fails if a dead letter cannot be kept.
@@ -558,7 +578,7 @@ func (t *Task) HandOver() error {
 	for _, p := range t.chain.sinks {
 		t.logHanded(p)
 		t.logProgress(p)
-		p.offer(synced)
+		p.offer(synced, t.counted)
 	}
 	t.persist(synced)
 	return nil
@@ -611,29 +631,37 @@ func (t *Task) stepLogged() (bool, error) {
 	if t.behind != "" {
 		return false, &behindError{errors.New(t.behind)}
 	}
-	if t.entry == nil {
-		e, ok, err := t.follow.Next()
-		if err != nil {
-			return false, &behindError{err}
+	if ok, err := t.peek(); err != nil || !ok {
+		if err == nil && !t.spec.Source {
+			t.follow.Close()
+			t.follow = nil
+			return true, nil
 		}
-		if t.replaying && (!ok || e.Pos > t.replayEnd) {
-			t.caughtUp()
-		}
-		if !ok {
-			if !t.spec.Source {
-				t.follow.Close()
-				t.follow = nil
-				return true, nil
-			}
-			return false, nil
-		}
-		t.entry = &e
+		return false, err
 	}
 	done, err := t.apply(*t.entry)
 	if done {
 		t.entry = nil
 	}
 	return done, err
+}
+
+// peek reads the next entry of the log, if it is not at hand; false if there is none now.
+func (t *Task) peek() (bool, error) {
+	if t.entry != nil {
+		return true, nil
+	}
+	e, ok, err := t.follow.Next()
+	if err != nil {
+		return false, &behindError{err}
+	}
+	if t.replaying && (!ok || e.Pos > t.replayEnd) {
+		t.caughtUp()
+	}
+	if ok {
+		t.entry = &e
+	}
+	return ok, nil
 }
 
 func (t *Task) caughtUp() {

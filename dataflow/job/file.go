@@ -205,8 +205,11 @@ func (r Ref) String() string {
 // Commit says when a sink hands over.
 type Commit string
 
-// Immediate hands a record over as soon as the output rule allows.
-const Immediate Commit = "immediate"
+// When sinks hand over.
+const (
+	Immediate    Commit = "immediate"  // as soon as the output rule allows
+	AtCheckpoint Commit = "checkpoint" // when a checkpoint that contains the record counts
+)
 
 // Sink is one entry of the section sinks. One of MQTT, Log and File is set.
 type Sink struct {

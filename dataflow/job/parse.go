@@ -38,6 +38,13 @@ func Parse(file string, data []byte) (*File, error) {
 	if _, there := o.get("sources"); !there {
 		r.fail(o.at, "a job takes its records from at least one", "the job file has no sources")
 	}
+	if f.Checkpoint.Mode == None {
+		for _, s := range f.Sinks {
+			if s.Commit == AtCheckpoint {
+				r.fail(s.Pos, "take another mode, or commit: immediate", "sink %s hands over with checkpoints, and mode none takes none", s.Name)
+			}
+		}
+	}
 	r.references(f)
 	if err := r.err(); err != nil {
 		return nil, err
@@ -468,7 +475,7 @@ func (r *reader) sink(name string, e field) Sink {
 		}
 	}
 	s.From = r.from(o)
-	s.Commit = Commit(r.choice(o, "commit", string(Immediate)))
+	s.Commit = Commit(r.choice(o, "commit", string(Immediate), string(AtCheckpoint)))
 	return s
 }
 

@@ -64,6 +64,9 @@ func sinkPromise(s Sink) Promise {
 	case s.Log != nil:
 		p.Level, p.Reason = AtLeast, "records logged and not yet noted as such are logged again after a kill"
 	}
+	if s.Commit == AtCheckpoint {
+		p.Reason += "; handed over when a checkpoint counts that contains it"
+	}
 	if strings.Contains(template, "{number}") && strings.Contains(template, "{channel}") {
 		p.Reason += "; a repeat has the same channel and number, so a reader can drop it"
 	}

@@ -289,6 +289,12 @@ func (h *hostedJob) count(rec abs.EpochRecord) error {
 		if !ok || part.Generation != r.rec.Generation || rec.Generation != r.rec.Generation {
 			continue
 		}
+		r.mu.Lock()
+		task := r.running
+		r.mu.Unlock()
+		if task != nil {
+			task.Counted(part.Pos)
+		}
 		if err := r.entries.Truncate(part.Pos); err != nil {
 			return fmt.Errorf("truncate the log of %s: %w", r.name, err)
 		}
@@ -305,6 +311,21 @@ func (h *hostedJob) count(rec abs.EpochRecord) error {
 		return nil
 	}
 	return h.a.store.DropAll(keep...)
+}
+
+// countedPart is the log position of the task's part in the newest checkpoint that counts; 0 if none is
+// known of the generation.
+func (h *hostedJob) countedPart(gen abs.Generation, task abs.TaskID) abs.Position {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var pos abs.Position
+	for _, rec := range h.epochs {
+		part, ok := rec.Parts[task]
+		if ok && rec.Generation == gen && part.Generation == gen && rec.Counts(h.rec.Plan.Checkpoint.Replicate) {
+			pos = max(pos, part.Pos)
+		}
+	}
+	return pos
 }
 
 // Old snapshots are dropped some at a time, since every transaction costs a device tens of kilobytes.

@@ -227,6 +227,7 @@ func (r *runner) once(ctx context.Context) error {
 		return errors.Join(err, task.Close())
 	}
 	r.attach(task, env.Input)
+	task.Counted(r.job.countedPart(r.rec.Generation, r.task.ID))
 	defer r.attach(nil, nil)
 	defer r.a.ticker.add(func(n uint64) {
 		if !task.Resting() || n%restTicks == 0 {

@@ -22,6 +22,7 @@ const incarnation = 1
 // assemble turns the planned task into one that can run, with its sinks.
 func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink, error) {
 	spec := dataflow.TaskSpec{Job: r.rec.Name, Generation: r.rec.Generation, ID: r.task.ID, Agent: r.task.Agent, Mode: r.rec.mode(), Halt: r.rec.Plan.Checkpoint.Mode == job.Synchronous}
+	spec.CutAhead = holdsBack(r.rec.Plan)
 	if s := r.task.Source; s != nil {
 		spec.Source, spec.DedupeWindow = true, s.IDWindow
 		spec.Entry = r.targets(&spec, s.Targets)
@@ -39,7 +40,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 	}
 	var sinks []dataflow.Sink
 	for _, s := range r.task.Sinks {
-		spec.Sinks = append(spec.Sinks, dataflow.SinkSpec{Name: s.Name, Channel: string(s.Channel)})
+		spec.Sinks = append(spec.Sinks, dataflow.SinkSpec{Name: s.Name, Channel: string(s.Channel), Checkpoint: s.Commit == job.AtCheckpoint})
 		sink, err := r.sink(s)
 		if err != nil {
 			return spec, nil, fmt.Errorf("sink %s: %w", s.Name, err)
@@ -48,6 +49,18 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 	}
 	env.Sinks = sinks
 	return spec, sinks, nil
+}
+
+// holdsBack says whether some sink of the job hands over with checkpoints.
+func holdsBack(p *job.Physical) bool {
+	for _, t := range p.Tasks {
+		for _, s := range t.Sinks {
+			if s.Commit == job.AtCheckpoint {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (r *runner) opSpec(spec *dataflow.TaskSpec, op job.Op) dataflow.OpSpec {
