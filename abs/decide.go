@@ -153,20 +153,36 @@ func (c *Coordinator) assemble(r EpochRecord) (map[TaskID]Part, error) {
 	if !r.Initial {
 		c.keepUnaligned(r, kept)
 	}
-	base, _ := c.base()
 	parts := map[TaskID]Part{}
 	for _, t := range c.plan.Tasks {
 		if !kept[t.Agent] {
 			parts[t.ID] = c.acks[r.Epoch][t.ID].Part
 			continue
 		}
-		p, has := base.Parts[t.ID]
+		p, has := c.keptPart(t.ID)
 		if !has {
 			return nil, fmt.Errorf("task %q on agent %q does not take part and has no earlier part to keep", t.ID, t.Agent)
 		}
 		parts[t.ID] = p
 	}
 	return parts, nil
+}
+
+// keptPart is the part that stands for a task that does not take part: that of the newest manifest, or, if
+// its agent went away before it was replicated, that of the newest replicated one. Else no checkpoint would
+// count until the agent is back. An older part of a gateway fits: its receivers only hold more of it.
+func (c *Coordinator) keptPart(task TaskID) (p Part, has bool) {
+	base, _ := c.base()
+	p, has = base.Parts[task]
+	if !has || !c.cfg.Replicate || len(c.packsOf(task, p)) > 0 {
+		return p, has
+	}
+	if e, any := c.replicated(); any {
+		if older, ok := c.records[e].Record.Parts[task]; ok {
+			return older, true
+		}
+	}
+	return p, has
 }
 
 // keepUnaligned adds the agents whose new parts cannot be used because a receiver with a new part
@@ -303,7 +319,15 @@ func (c *Coordinator) intervalMs() int64 {
 }
 
 func (c *Coordinator) awaitsReplica(r EpochRecord) bool {
-	return c.cfg.Replicate && r.State == Committed && c.now-c.endedAt < c.cfg.ReplicaTimeoutMs
+	if !c.cfg.Replicate || r.State != Committed || c.now-c.endedAt >= c.cfg.ReplicaTimeoutMs {
+		return false
+	}
+	for _, t := range c.plan.Tasks {
+		if p, has := r.Parts[t.ID]; has && len(c.packsOf(t.ID, p)) == 0 && !c.overdue(t.Agent) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *Coordinator) finalIsIn() bool {

@@ -229,6 +229,8 @@ func (r *resume) begin() {
 // seek sets the port to what a snapshot says; outbox holds the encoded records that were not known
 // to be handed over at its cut, the last one being number next-1, and causes, if not nil, their causes.
 func (p *sinkPort) seek(next abs.Seq, sum frame.Sum, outbox [][]byte, outboxSum frame.Sum, causes []abs.Position) error {
+	made := p.made
+	defer func() { p.made = made }() // what a snapshot holds was counted when it was made
 	p.items, p.bytes = nil, 0
 	p.next, p.sum = next-abs.Seq(len(outbox)), outboxSum
 	for i, rec := range outbox {
