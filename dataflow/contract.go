@@ -38,6 +38,8 @@ const (
 	EntryEnd                          // source task: the input has ended
 	EntrySink                         // sink that resumes: may be sent up to a number, received by the other side up to one
 	EntryCut                          // source task: an epoch's barrier was taken at an earlier position
+	EntryMarked                       // source task: as EntryIngest, with marks
+	EntryMarks                        // source task: the same without records
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.
@@ -192,6 +194,8 @@ type IngestBatch struct {
 	// read its input again from any place, such as a file's offset, needs to go on from. It is state of
 	// the source's operator, kept with the batch and in snapshots.
 	Cursor []byte
+	// Marks change what the source remembers. A batch may have marks and no records.
+	Marks []Mark
 }
 
 // AppendID appends a record's id to those of an [IngestBatch]; an empty one is none.
@@ -206,6 +210,9 @@ type Ingest interface {
 	Append(b IngestBatch, durable func()) error
 	// Cursor is that of the last batch logged, nil if there is none.
 	Cursor() []byte
+	// Marks are those that the batches have left, the caller's own. It calls durable once all of them
+	// are on disk, maybe before it returns.
+	Marks(durable func()) map[uint64]uint64
 	// End says that the input has ended: nothing is appended after it. It is logged like a batch.
 	End() error
 	// DeadLetter keeps a record that cannot be taken, with the reason, and calls durable likewise.

@@ -14,6 +14,7 @@ import (
 //
 //	ingest   stamp (8 bytes, ms) | record count (uvarint) | length of ids (uvarint) | ids |
 //	         length of the cursor (uvarint) | cursor | records
+//	marked, marks  length of the marks (uvarint) | marks | as ingest
 //	end      empty
 //	barrier  epoch (uvarint) | final (1 byte)
 //	order    stamp (8 bytes, ms) | channel (uvarint) | first number (uvarint) | count (uvarint)
@@ -32,6 +33,7 @@ type ingestEntry struct {
 	ids     []byte
 	cursor  []byte // empty: the source has none
 	payload []byte
+	marks   []byte // encoded; empty: none
 }
 
 // ingestHead is an ingest entry up to its records.
@@ -51,6 +53,31 @@ func decodeIngest(b []byte) (e ingestEntry, err error) {
 	e.cursor = r.bytes(r.uvarint())
 	e.payload = r.b
 	return e, r.err
+}
+
+// markedHead stands before ingestHead in an entry with marks.
+func markedHead(marks []Mark) []byte {
+	encoded := appendMarks(nil, marks)
+	return append(binary.AppendUvarint(make([]byte, 0, len(encoded)+4), uint64(len(encoded))), encoded...)
+}
+
+func decodeMarked(b []byte) (e ingestEntry, err error) {
+	r := entryReader{b: b}
+	marks := r.bytes(r.uvarint())
+	if r.err != nil {
+		return e, r.err
+	}
+	e, err = decodeIngest(r.b)
+	e.marks = marks
+	return e, err
+}
+
+// ingestOf decodes an entry with records.
+func ingestOf(e Entry) (ingestEntry, error) {
+	if e.Kind != EntryIngest {
+		return decodeMarked(e.Data)
+	}
+	return decodeIngest(e.Data)
 }
 
 type barrierEntry struct {

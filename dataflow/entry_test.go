@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"math"
@@ -20,12 +21,17 @@ type entrySample struct {
 }
 
 func (e ingestEntry) encode() []byte {
-	return append(ingestHead(e.stamp, e.count, e.ids, e.cursor), e.payload...)
+	var b []byte
+	if e.marks != nil {
+		b = append(binary.AppendUvarint(nil, uint64(len(e.marks))), e.marks...)
+	}
+	return append(append(b, ingestHead(e.stamp, e.count, e.ids, e.cursor)...), e.payload...)
 }
 
 // decoders gives each kind of entry its decoder.
 var decoders = map[string]func([]byte) (any, error){
 	"ingest":  func(b []byte) (any, error) { return decodeIngest(b) },
+	"marked":  func(b []byte) (any, error) { return decodeMarked(b) },
 	"barrier": func(b []byte) (any, error) { return decodeBarrier(b) },
 	"order":   func(b []byte) (any, error) { return decodeOrder(b) },
 	"control": func(b []byte) (any, error) { return decodeControl(b) },
@@ -64,8 +70,10 @@ func entrySamples() []entrySample {
 	sample := func(name, hexed string, e any) entrySample { return entrySample{name, hexed, encodeAny(e), e} }
 	return []entrySample{
 		sample("ingest", "0068e5cf8b010000"+"02"+"04"+"01610162"+"02"+"3432"+"7061796c6f6164",
-			ingestEntry{1700000000000, 2, []byte("\x01a\x01b"), []byte("42"), []byte("payload")}),
-		sample("ingest", "ffffffffffffffff"+"00"+"00"+"00", ingestEntry{-1, 0, []byte{}, []byte{}, []byte{}}),
+			ingestEntry{1700000000000, 2, []byte("\x01a\x01b"), []byte("42"), []byte("payload"), nil}),
+		sample("ingest", "ffffffffffffffff"+"00"+"00"+"00", ingestEntry{-1, 0, []byte{}, []byte{}, []byte{}, nil}),
+		sample("marked", "0e"+"01058877665544332211"+"0201fe01"+"0068e5cf8b010000"+"01"+"00"+"00"+"70",
+			ingestEntry{1700000000000, 1, []byte{}, []byte{}, []byte("p"), appendMarks(nil, []Mark{{Key: 5, Value: 0x1122334455667788}, {Drop: true, Key: 1, Value: 255}})}),
 		sample("barrier", "07"+"00", barrierEntry{7, false}),
 		sample("barrier", "ac02"+"01", barrierEntry{300, true}),
 		sample("order", "0068e5cf8b010000"+"05"+"8094ebdc03"+"c801", orderEntry{1700000000000, 5, 1_000_000_000, 200}),
@@ -102,7 +110,7 @@ func TestEntriesGolden(t *testing.T) {
 
 // TestEntriesCutOff: an entry that ends before its last fixed field is an error.
 func TestEntriesCutOff(t *testing.T) {
-	tail := map[string]int{"ingest": len("payload"), "control": len("gate"), "give up": len("trap")}
+	tail := map[string]int{"ingest": len("payload"), "marked": len("p"), "control": len("gate"), "give up": len("trap")}
 	for _, s := range entrySamples() {
 		whole := len(s.encoded)
 		if rest, open := tail[s.name]; open {

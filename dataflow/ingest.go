@@ -3,6 +3,7 @@ package dataflow
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type IngestLog struct {
 	closed  bool // by a final barrier: it may be opened again
 	ended   bool
 	cursor  []byte
+	marks   map[uint64]uint64
 	last    abs.Epoch
 	waiting []durableCall
 	records atomic.Uint64
@@ -45,7 +47,7 @@ type durableCall struct {
 
 // NewIngestLog returns the way into the named task's log. clock gives milliseconds since 1970.
 func NewIngestLog(task string, log Log, dead DeadLetters, clock func() int64) *IngestLog {
-	return &IngestLog{task: task, log: log, dead: dead, clock: clock}
+	return &IngestLog{task: task, log: log, dead: dead, clock: clock, marks: map[uint64]uint64{}}
 }
 
 // Append implements [Ingest].
@@ -55,9 +57,16 @@ func (g *IngestLog) Append(b IngestBatch, durable func()) error {
 	if g.closed || g.ended {
 		return ErrClosed
 	}
-	pos, err := g.log.Append(EntryIngest, ingestHead(g.clock(), b.Count, b.IDs, b.Cursor), b.Payload)
+	pos, err := g.append(b)
 	if err != nil {
 		return err
+	}
+	for _, m := range b.Marks {
+		if m.Drop {
+			dropMarks(g.marks, m.Key, m.Value)
+		} else {
+			g.marks[m.Key] = m.Value
+		}
 	}
 	if len(b.Cursor) > 0 {
 		g.cursor = append([]byte(nil), b.Cursor...)
@@ -65,6 +74,28 @@ func (g *IngestLog) Append(b IngestBatch, durable func()) error {
 	g.records.Add(uint64(b.Count))
 	g.waiting = append(g.waiting, durableCall{pos, durable})
 	return nil
+}
+
+func (g *IngestLog) append(b IngestBatch) (abs.Position, error) {
+	head := ingestHead(g.clock(), b.Count, b.IDs, b.Cursor)
+	if len(b.Marks) == 0 {
+		return g.log.Append(EntryIngest, head, b.Payload)
+	}
+	kind := EntryMarked
+	if b.Count == 0 {
+		kind = EntryMarks // which a log takes that has no room for records
+	}
+	return g.log.Append(kind, markedHead(b.Marks), head, b.Payload)
+}
+
+// Marks implements [Ingest].
+func (g *IngestLog) Marks(durable func()) map[uint64]uint64 {
+	g.mu.Lock()
+	m := maps.Clone(g.marks)
+	g.waiting = append(g.waiting, durableCall{g.log.Last(), durable})
+	g.mu.Unlock()
+	g.Synced(g.log.Synced())
+	return m
 }
 
 // Cursor implements [Ingest].
@@ -92,7 +123,10 @@ func (g *IngestLog) End() error {
 func (g *IngestLog) Resume(s SourceState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.cursor, g.ended = s.Cursor, s.Ended
+	g.cursor, g.ended, g.marks = s.Cursor, s.Ended, maps.Clone(s.Marks)
+	if g.marks == nil {
+		g.marks = map[uint64]uint64{}
+	}
 	if s.Final != 0 {
 		g.closed, g.last = true, max(g.last, s.Final)
 	}
@@ -101,7 +135,7 @@ func (g *IngestLog) Resume(s SourceState) {
 // DeadLetter implements [Ingest].
 func (g *IngestLog) DeadLetter(rec frame.Record, reason string, durable func()) error {
 	n := g.refused.Add(1)
-	if err := g.dead.Put(g.task, fmt.Sprintf("in-%d-%d", g.clock(), n), rec, reason); err != nil {
+	if err := g.dead.Put(g.task, fmt.Sprintf("in-%d-%d-%d", g.clock(), g.log.Last(), n), rec, reason); err != nil {
 		return err
 	}
 	durable()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -241,7 +242,10 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	}
 	t.stamp, t.epoch, t.cursor, t.ended = meta.Stamp, meta.Epoch, meta.Cursor, meta.Ended
 	t.final = meta.Final
-	t.lastSource = SourceState{Cursor: meta.Cursor, Ended: meta.Ended}
+	if t.marks, err = decodeMarks(meta.Marks); err != nil {
+		return fmt.Errorf("what the source of %s remembers: %w", t.spec.Name(), err)
+	}
+	t.lastSource = SourceState{Cursor: meta.Cursor, Marks: maps.Clone(t.marks), Ended: meta.Ended}
 	if meta.Final {
 		t.lastSource.Final = meta.Epoch
 	}
@@ -322,8 +326,11 @@ func (t *Task) readLog(after, pos abs.Position) error {
 // preview takes from an entry what replay must know in advance, and returns its number of records.
 func (t *Task) preview(e Entry) (records uint64, err error) {
 	switch e.Kind {
-	case EntryIngest:
-		in, err := decodeIngest(e.Data)
+	case EntryIngest, EntryMarked, EntryMarks:
+		in, err := ingestOf(e)
+		if err == nil {
+			err = applyMarks(t.lastSource.Marks, in.marks)
+		}
 		if len(in.cursor) > 0 {
 			t.lastSource.Cursor = in.cursor
 		}

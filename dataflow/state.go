@@ -14,6 +14,7 @@ import (
 type taskMeta struct {
 	Stamp  int64  `json:"stamp"`
 	Cursor []byte `json:"cursor,omitempty"` // of the source
+	Marks  []byte `json:"marks,omitempty"`  // of the source, as in marks.go
 	Final  bool   `json:"final,omitempty"`  // the part is of the barrier that ended the source's generation
 	Ended  bool   `json:"ended,omitempty"`  // End was sent on every output
 	// Draining: the part is the last one of its generation, and what comes back to the task, a loop head,
@@ -57,7 +58,7 @@ type sinkMeta struct {
 
 func (t *Task) meta() taskMeta {
 	m := taskMeta{
-		Stamp: t.stamp, Cursor: t.cursor, Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Log: t.env.Log.ID(), Aligner: t.aligner.State(),
+		Stamp: t.stamp, Cursor: t.cursor, Marks: encodeMarks(t.marks), Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Log: t.env.Log.ID(), Aligner: t.aligner.State(),
 		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
 	}
 	for _, c := range t.inbox.chans {

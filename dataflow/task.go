@@ -133,9 +133,10 @@ type Task struct {
 	stamp     int64
 	epoch     abs.Epoch
 	final     bool
-	lastEpoch abs.Epoch // whose barrier was a final one, 0: none was
-	cursor    []byte    // of the last batch applied
-	ended     bool      // End was sent on every output
+	lastEpoch abs.Epoch         // whose barrier was a final one, 0: none was
+	cursor    []byte            // of the last batch applied
+	marks     map[uint64]uint64 // of the source, by the batches applied
+	ended     bool              // End was sent on every output
 	// lastSource is what the log says of the source when it is looked through.
 	lastSource SourceState
 	halted     abs.Epoch // the task stands still until this epoch is over; 0: it does not
@@ -687,8 +688,8 @@ func (t *Task) addHeldBack() {
 // apply applies one entry; false if its items are not at hand yet.
 func (t *Task) apply(e Entry) (bool, error) {
 	switch e.Kind {
-	case EntryIngest:
-		in, err := decodeIngest(e.Data)
+	case EntryIngest, EntryMarked, EntryMarks:
+		in, err := ingestOf(e)
 		if err != nil {
 			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
@@ -874,9 +875,10 @@ func (t *Task) Source() SourceState { return t.lastSource }
 
 // SourceState is what a task's log says of its source.
 type SourceState struct {
-	Cursor []byte    // of the last batch
-	Ended  bool      // the input has ended
-	Final  abs.Epoch // the final barrier was logged last: the source must not go on unless this epoch is aborted; 0: it was not
+	Cursor []byte            // of the last batch
+	Marks  map[uint64]uint64 // that the batches have left
+	Ended  bool              // the input has ended
+	Final  abs.Epoch         // the final barrier was logged last: the source must not go on unless this epoch is aborted; 0: it was not
 }
 
 // ingest processes a batch that a source has logged.
@@ -886,6 +888,9 @@ func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
 	payload, count := e.payload, e.count
 	if len(e.cursor) > 0 {
 		t.cursor = e.cursor
+	}
+	if err := applyMarks(t.marks, e.marks); err != nil {
+		return fmt.Errorf("log entry %d: %w", pos, err)
 	}
 	t.stats.ingested.Add(uint64(count))
 	if t.dedupe != nil && len(e.ids) > 0 {

@@ -336,9 +336,9 @@ func (l *Log) admit(s *LogStream, kind dataflow.EntryKind, n int) error {
 func (l *Log) limit(kind dataflow.EntryKind) int64 {
 	b := l.opt.Budget
 	switch kind {
-	case dataflow.EntryIngest:
+	case dataflow.EntryIngest, dataflow.EntryMarked:
 		return b - b/8
-	case dataflow.EntryOrder:
+	case dataflow.EntryOrder, dataflow.EntryMarks:
 		return b - b/16
 	}
 	return b

@@ -172,3 +172,5 @@ func BenchmarkPublish(b *testing.B) {
 func (durableLog) Cursor() []byte { return nil }
 
 func (durableLog) End() error { return nil }
+
+func (durableLog) Marks(durable func()) map[uint64]uint64 { durable(); return nil }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
 	"testing"
@@ -214,6 +215,7 @@ type logDouble struct {
 	batches []dataflow.IngestBatch
 	letters []letter
 	pending []func()
+	marks   map[uint64]uint64
 
 	appended chan int // number of records, dead letters count one
 }
@@ -224,7 +226,7 @@ type letter struct {
 }
 
 func newLog(manual bool) *logDouble {
-	return &logDouble{manual: manual, appended: make(chan int, 1<<16)}
+	return &logDouble{manual: manual, marks: map[uint64]uint64{}, appended: make(chan int, 1<<16)}
 }
 
 func (l *logDouble) take(records int, durable func(), keep func()) error {
@@ -254,6 +256,13 @@ func (l *logDouble) Append(b dataflow.IngestBatch, durable func()) error {
 		l.batches = append(l.batches, dataflow.IngestBatch{
 			Payload: append([]byte(nil), b.Payload...), Count: b.Count, IDs: append([]byte(nil), b.IDs...),
 		})
+		for _, m := range b.Marks {
+			if m.Drop {
+				maps.DeleteFunc(l.marks, func(k, _ uint64) bool { return m.Key <= k && k <= m.Value })
+			} else {
+				l.marks[m.Key] = m.Value
+			}
+		}
 	})
 }
 
@@ -448,3 +457,12 @@ func (w *warnings) all() []string {
 func (l *logDouble) Cursor() []byte { return nil }
 
 func (l *logDouble) End() error { return nil }
+
+// Marks implements [dataflow.Ingest]: those of the batches so far.
+func (l *logDouble) Marks(durable func()) map[uint64]uint64 {
+	l.mu.Lock()
+	m := maps.Clone(l.marks)
+	l.mu.Unlock()
+	durable()
+	return m
+}
