@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -215,6 +216,7 @@ type logDouble struct {
 	batches []dataflow.IngestBatch
 	letters []letter
 	pending []func()
+	synced  []bool // by append
 	marks   map[uint64]uint64
 
 	appended chan int // number of records, dead letters count one
@@ -240,7 +242,7 @@ func (l *logDouble) take(records int, durable func(), keep func()) error {
 	}
 	keep()
 	if l.manual {
-		l.pending = append(l.pending, durable)
+		l.pending, l.synced = append(l.pending, durable), append(l.synced, false)
 	} else {
 		durable()
 	}
@@ -249,21 +251,51 @@ func (l *logDouble) take(records int, durable func(), keep func()) error {
 }
 
 func (l *logDouble) Append(b dataflow.IngestBatch, durable func()) error {
+	b.Marks = slices.Clone(b.Marks)
+	if b.Count == 0 && b.Marks[0].Key >= markSession { // what a source notes for itself: no test waits for it
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.apply(b.Marks)
+		durable()
+		return nil
+	}
 	if n, err := frame.Count(b.Payload); err != nil || n != b.Count {
 		return errors.Join(errors.New("malformed batch"), err)
 	}
 	return l.take(b.Count, durable, func() {
 		l.batches = append(l.batches, dataflow.IngestBatch{
-			Payload: append([]byte(nil), b.Payload...), Count: b.Count, IDs: append([]byte(nil), b.IDs...),
+			Payload: append([]byte(nil), b.Payload...), Count: b.Count, IDs: append([]byte(nil), b.IDs...), Marks: b.Marks,
 		})
-		for _, m := range b.Marks {
-			if m.Drop {
-				maps.DeleteFunc(l.marks, func(k, _ uint64) bool { return m.Key <= k && k <= m.Value })
-			} else {
-				l.marks[m.Key] = m.Value
-			}
-		}
+		l.apply(b.Marks)
 	})
+}
+
+func (l *logDouble) apply(marks []dataflow.Mark) {
+	for _, m := range marks {
+		if m.Drop {
+			maps.DeleteFunc(l.marks, func(k, _ uint64) bool { return m.Key <= k && k <= m.Value })
+		} else {
+			l.marks[m.Key] = m.Value
+		}
+	}
+}
+
+// killed is the log as a process finds it that is started after this one was killed: the batches up to
+// the first that was not durable.
+func (l *logDouble) killed() *logDouble {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := newLog(l.manual)
+	n.marks[markSession] = l.marks[markSession]
+	for i, b := range l.batches {
+		if l.manual && !l.synced[i] {
+			break
+		}
+		n.batches = append(n.batches, b)
+		n.apply(b.Marks)
+		n.pending, n.synced = append(n.pending, func() {}), append(n.synced, true)
+	}
+	return n
 }
 
 func (l *logDouble) DeadLetter(rec frame.Record, reason string, durable func()) error {
@@ -289,6 +321,7 @@ func (l *logDouble) setFail(err error) {
 func (l *logDouble) release(n int) {
 	l.mu.Lock()
 	f := l.pending[n]
+	l.synced[n] = true
 	l.mu.Unlock()
 	f()
 }
@@ -308,6 +341,16 @@ func (l *logDouble) wait(t testing.TB, n int) {
 	if n < 0 {
 		t.Fatalf("%d records too many were logged", -n)
 	}
+}
+
+// waitBatches waits until the log has had so many batches, those without records included.
+func (l *logDouble) waitBatches(t testing.TB, n int) {
+	t.Helper()
+	until(t, fmt.Sprintf("%d batches", n), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.batches) >= n
+	})
 }
 
 func (l *logDouble) records(t testing.TB) []frame.Record {

@@ -40,6 +40,7 @@ type link struct {
 	clean   bool
 	backoff backoff
 	deps    Deps
+	open    opener
 
 	mu        sync.Mutex // guards all below
 	connected bool
@@ -60,7 +61,7 @@ func newLink(b Broker, clean bool, deps Deps) (*link, error) {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
 	deps.Log = deps.Log.With("broker", u.String(), "client", b.ClientID)
-	return &link{broker: b, url: u, clean: clean, backoff: connectBackoff, deps: deps}, nil
+	return &link{broker: b, url: u, clean: clean, backoff: connectBackoff, deps: deps, open: open}, nil
 }
 
 // errRenew is how an owner ends a session to get one without a past.
@@ -112,7 +113,7 @@ func (l *link) dial(ctx context.Context, reset *bool) (*session, error) {
 		}
 		*reset = false
 	}
-	return dial(ctx, l.broker, l.url, l.clean)
+	return dial(ctx, l.open, l.broker, l.url, l.clean)
 }
 
 // sleep is false if ctx ended first.
@@ -192,7 +193,7 @@ func (l *link) status() LinkStatus {
 
 // forget makes the broker drop the session that it keeps for this client.
 func (l *link) forget(ctx context.Context) error {
-	s, err := dial(ctx, l.broker, l.url, true)
+	s, err := dial(ctx, l.open, l.broker, l.url, true)
 	if err != nil {
 		return fmt.Errorf("mqtt: forget session %q at %s: %w", l.broker.ClientID, l.url, err)
 	}

@@ -37,6 +37,7 @@ type packet struct {
 	kind    byte
 	qos     byte
 	dup     bool
+	retain  bool
 	id      uint16
 	topic   string
 	payload []byte
@@ -56,7 +57,7 @@ func readPacket(r *bufio.Reader) (packet, error) {
 	}
 	p := packet{kind: first >> 4}
 	if p.kind == typePublish {
-		p.dup, p.qos = first&8 != 0, first>>1&3
+		p.dup, p.qos, p.retain = first&8 != 0, first>>1&3, first&1 != 0
 		return p, p.readPublish(r, n)
 	}
 	if n > maxSmall {

@@ -62,8 +62,11 @@ type session struct {
 	cause    error      // of the end, if the owner has ended it
 }
 
+// opener makes the connection on which the handshake is done.
+type opener func(ctx context.Context, b Broker, u *url.URL) (net.Conn, error)
+
 // dial connects to the broker and does the handshake. Clean asks the broker to forget the session.
-func dial(ctx context.Context, b Broker, u *url.URL, clean bool) (*session, error) {
+func dial(ctx context.Context, open opener, b Broker, u *url.URL, clean bool) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	password, err := b.password()

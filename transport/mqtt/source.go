@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	"github.com/zeebo/xxh3"
 
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/extract"
@@ -27,7 +28,35 @@ type SourceConfig struct {
 	// ID is a gjson path to a string, a number or a boolean by which repeats are recognised; empty: none.
 	ID   string
 	Time extract.TimeRule
+	// Sequence is a gjson path to a number that grows by one from message to message of a key; empty: none.
+	// What is missing is counted.
+	Sequence string
+	// Retained says what becomes of retained messages, which come with every subscription, that is, after
+	// every lost connection again.
+	Retained Retained
+	// ShedOldest gives up the oldest messages while the log is full, and acknowledges them; else they wait
+	// unacknowledged and the broker keeps the rest.
+	ShedOldest bool
 }
+
+// Retained is what a source does with retained messages.
+type Retained uint8
+
+// What becomes of retained messages.
+const (
+	RetainedTake  Retained = iota
+	RetainedSkip           // they are acknowledged, counted and left out
+	RetainedFirst          // taken when the source starts for the first time, skipped later
+)
+
+// Marks of a source in its log: below them the identifiers of QoS 2 messages that are logged and not
+// released, with the hash of topic and payload.
+const (
+	maxPacketID         = 65535
+	markSession  uint64 = 1 << 16   // there has been a session; its value is whose
+	markRetained uint64 = 1<<16 + 1 // the retained messages of the first start have been taken
+	markSequence uint64 = 1 << 63   // and above: the last number of a key
+)
 
 // Bounds of a source.
 const (
@@ -37,11 +66,13 @@ const (
 	// linger is how long messages wait at most for an earlier batch to become durable, so that they
 	// share the next sync. Without a batch under way nothing waits.
 	linger = 5 * time.Millisecond
-	// stopWait bounds the wait for batches to become durable when the source stops. What is not
-	// acknowledged by then comes again.
-	stopWait = 2 * time.Second
 	// subackWait bounds the wait for the answer to SUBSCRIBE.
 	subackWait = 20 * time.Second
+	// retainedWait without a further one, the retained messages of the first start have come. If the agent
+	// is killed earlier they are taken again.
+	retainedWait = 10 * time.Second
+	// maxMarks bounds the marks of one entry of the log.
+	maxMarks = 8192
 )
 
 // messageOverhead is what a waiting message costs beyond its bytes: structs, string and slice headers.
@@ -56,9 +87,12 @@ type sourceBounds struct {
 	underway int
 	// logRetry is the wait between attempts when the log is full.
 	logRetry backoff
+	// stop bounds the wait for batches to become durable when the source stops. What is not acknowledged
+	// by then comes again.
+	stop time.Duration
 }
 
-var defaultSourceBounds = sourceBounds{4 << 20, 1 << 20, backoff{50 * time.Millisecond, 2 * time.Second}}
+var defaultSourceBounds = sourceBounds{4 << 20, 1 << 20, backoff{50 * time.Millisecond, 2 * time.Second}, 2 * time.Second}
 
 // SourceState is what a source is doing.
 type SourceState uint32
@@ -69,7 +103,7 @@ const (
 	SourceConnecting             // or waiting to try again
 	SourceSubscribing
 	SourceReceiving
-	SourceLogFull // messages wait unacknowledged until the log has room
+	SourceLogFull // messages wait unacknowledged, or are shed, until the log has room
 )
 
 func (s SourceState) String() string {
@@ -85,9 +119,15 @@ type SourceStatus struct {
 	Repeated   uint64 // recognised by their packet identifier and not taken again
 	Logged     uint64 // records durable in the log
 	Acked      uint64 // messages acknowledged with PUBACK or PUBREC
-	Shed       uint64 // QoS 0 messages given up for want of room, or not logged when the source stopped
+	Shed       uint64 // messages given up: of QoS 0 for want of room or at the stop, of any QoS if ShedOldest says so
+	Skipped    uint64 // retained messages left out
 	DeadLetter uint64 // messages kept as dead letters
 	WithoutID  uint64 // records logged without an id though the source names one
+
+	SessionsLost uint64 // how often the broker no longer had the session
+	Gaps         uint64 // places where numbers of the sequence are missing
+	Missing      uint64 // numbers that are
+	Untracked    uint64 // messages of keys beyond those whose numbers are followed
 
 	Waiting int64 // bytes of messages that are not logged yet
 }
@@ -104,7 +144,8 @@ type Source struct {
 	state, outer atomic.Uint32 // the state, and that of the connection alone; set by the run's owner
 	waiting      atomic.Int64
 	received, repeated, logged, acked,
-	shed, dead, withoutID atomic.Uint64
+	shed, dead, withoutID, skipped,
+	sessionsLost, gaps, missing, untracked atomic.Uint64
 }
 
 // NewSource checks the configuration. Nothing is connected before Run.
@@ -134,7 +175,27 @@ func (c SourceConfig) check() error {
 	if err := c.Key.Check(); err != nil {
 		return err
 	}
+	if c.Retained > RetainedFirst {
+		return fmt.Errorf("retained messages: unknown rule %d", c.Retained)
+	}
 	return c.Time.Check()
+}
+
+// atLimit says what happens while the log is full.
+func (c SourceConfig) atLimit() string {
+	if c.ShedOldest {
+		return "the oldest messages are shed and counted until it has room"
+	}
+	return "messages stay unacknowledged until it has room"
+}
+
+// identity stands for whose session the broker keeps. It is never 0.
+func (s *Source) identity() uint64 { return max(1, xxh3.HashString(s.cfg.Broker.ClientID)) }
+
+func (s *Source) noteGaps(g gaps) {
+	s.gaps.Add(g.gaps)
+	s.missing.Add(g.missing)
+	s.untracked.Add(g.untracked)
 }
 
 // Status may be called at any time.
@@ -142,7 +203,9 @@ func (s *Source) Status() SourceStatus {
 	return SourceStatus{
 		Link: s.link.status(), State: SourceState(s.state.Load()),
 		Received: s.received.Load(), Repeated: s.repeated.Load(), Logged: s.logged.Load(), Acked: s.acked.Load(),
-		Shed: s.shed.Load(), DeadLetter: s.dead.Load(), WithoutID: s.withoutID.Load(), Waiting: s.waiting.Load(),
+		Shed: s.shed.Load(), Skipped: s.skipped.Load(), DeadLetter: s.dead.Load(), WithoutID: s.withoutID.Load(),
+		SessionsLost: s.sessionsLost.Load(), Gaps: s.gaps.Load(), Missing: s.missing.Load(), Untracked: s.untracked.Load(),
+		Waiting: s.waiting.Load(),
 	}
 }
 
@@ -195,6 +258,11 @@ type message struct {
 	lost    int      // bytes of the payload that were too many and thrown away
 	arrived int64    // milliseconds since 1970
 	receipt *receipt // nil at QoS 0
+	refused bool     // the log has had no room for it
+
+	// isMark: it is no message but a mark to be logged in its place.
+	isMark bool
+	mark   dataflow.Mark
 }
 
 func (m message) size() int { return messageOverhead + len(m.topic) + len(m.payload) }
