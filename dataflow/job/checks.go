@@ -1,6 +1,8 @@
 package job
 
 import (
+	"net"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -38,11 +40,55 @@ func (p *planner) checkBrokers() {
 			bySource[source] = append(bySource[source], c)
 		}
 	}
+	p.warnShared(clients)
 	for _, c := range clients {
 		source := [2]string{c.what, c.broker}
 		p.warnOverlap(bySource[source])
 		delete(bySource, source)
 	}
+}
+
+// warnShared says which sources would wait for ever: an agent's listener grants shared subscriptions and
+// delivers nothing on them.
+func (p *planner) warnShared(clients []client) {
+	warned := map[string]bool{}
+	for _, c := range clients {
+		shared := slices.IndexFunc(c.topics, func(t string) bool { return strings.HasPrefix(t, "$share/") })
+		if shared < 0 || warned[c.what] {
+			continue
+		}
+		if owner := p.listens(c.broker, c.agent); owner != "" {
+			warned[c.what] = true
+			p.warn("%s: %s is the listener of agent %s, which accepts shared subscriptions such as %s and delivers nothing; use a broker that has them",
+				c.what, c.broker, owner, c.topics[shared])
+		}
+	}
+}
+
+// listens returns the agent whose listener an agent reaches under a broker's URL; empty: none that is known.
+func (p *planner) listens(broker, from string) string {
+	u, err := url.Parse(broker)
+	if err != nil {
+		return ""
+	}
+	for _, a := range p.agents {
+		host, port, err := net.SplitHostPort(a.MQTTAddr)
+		if err != nil || port != u.Port() {
+			continue
+		}
+		here := a.Name == from || len(p.agents) == 1
+		ip := net.ParseIP(host)
+		everywhere := ip != nil && ip.IsUnspecified()
+		if host == u.Hostname() && (here || !loopback(host)) || here && loopback(u.Hostname()) && (loopback(host) || everywhere) {
+			return a.Name
+		}
+	}
+	return ""
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (p *planner) clients() []client {

@@ -15,7 +15,12 @@
 //	             detach_after: 1m, tolerate_failures: 3}   # mode: or at_least_once, synchronous, none
 //	sources:
 //	  NAME:
-//	    mqtt: {broker, client_id, user, password_file, tls: {ca_file, cert_file, key_file}, topics, qos: 1}
+//	    mqtt: {broker, client_id, user, password_file, tls: {ca_file, cert_file, key_file}, topics, qos: 1,
+//	           keep_alive: 30s,
+//	           retained: take,         # with every subscription, so after every lost connection again; or
+//	                                   # skip, or first: when the source starts for the first time only
+//	           when_full: wait,        # acknowledge nothing while the log has no room; or shed_oldest
+//	           sequence: {json: path}} # numbers, one by one per key: missing ones are counted; none
 //	    file: {path, follow: false}    # or this instead of mqtt: lines; the path is the topic
 //	    key: topic                     # or {segment: 3} counted from 0, {json: path}, {const: x}
 //	    id: path                       # or {json: path, window: 1024}; none

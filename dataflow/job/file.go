@@ -114,7 +114,32 @@ type MQTTSource struct {
 	TLS          *TLS     `json:"tls,omitempty"`
 	Topics       []string `json:"topics"`
 	QoS          byte     `json:"qos"`
+	KeepAliveMS  int64    `json:"keep_alive_ms,omitempty"` // silence that means a lost connection, milliseconds; 0: 30 s
+	Retained     Retained `json:"retained,omitempty"`
+	WhenFull     WhenFull `json:"when_full,omitempty"`
+	// Sequence is the JSON path of a number that grows by one from message to message of a key; what is
+	// missing is counted. Empty: none.
+	Sequence string `json:"sequence,omitempty"`
 }
+
+// Retained says what becomes of retained messages, which a broker sends with every subscription.
+type Retained string
+
+// Rules for retained messages. In a plan the first one is left out.
+const (
+	RetainedTake  Retained = "take"
+	RetainedSkip  Retained = "skip"  // counted
+	RetainedFirst Retained = "first" // taken when the source starts for the first time, then skipped
+)
+
+// WhenFull says what a source does while the agent's log has no room.
+type WhenFull string
+
+// What a source does while the log is full. In a plan the first one is left out.
+const (
+	Wait       WhenFull = "wait"        // it acknowledges nothing, and the broker keeps the rest
+	ShedOldest WhenFull = "shed_oldest" // the oldest messages are given up, counted, and acknowledged
+)
 
 // FileSource reads the lines of a file on the agent's machine. The path stands where a topic does.
 type FileSource struct {

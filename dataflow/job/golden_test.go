@@ -110,7 +110,7 @@ func (s *script) graph(section string) (*Graph, error) {
 	return Build(f)
 }
 
-// agents reads lines of: name, labels as k=v, and the word mqtt for one with a listener.
+// agents reads lines of: name, labels as k=v, and the word mqtt, or mqtt=ADDRESS, for one with a listener.
 func agents(t *testing.T, text []byte) []Agent {
 	t.Helper()
 	var all []Agent
@@ -128,6 +128,10 @@ func agents(t *testing.T, text []byte) []Agent {
 			k, v, ok := strings.Cut(w, "=")
 			if !ok {
 				t.Fatalf("agent %s: word %q", a.Name, w)
+			}
+			if k == "mqtt" {
+				a.MQTTListen, a.MQTTAddr = true, v
+				continue
 			}
 			a.Labels[k] = v
 		}
@@ -360,7 +364,7 @@ func checkTask(t *testing.T, p *Physical, task *Task, sent map[int]string) {
 
 func TestEveryRefusalSaysFileLineAndColumn(t *testing.T) {
 	_, err := Parse("dir/some.yaml", []byte("name: x\nsources:\n  a: {mqtt: {topics: [t], qoss: 1}}\n"))
-	want := "dir/some.yaml:3:27: unknown key \"qoss\" in mqtt of source a; did you mean qos? keys: broker, client_id, user, password_file, tls, topics and qos"
+	want := "dir/some.yaml:3:27: unknown key \"qoss\" in mqtt of source a; did you mean qos? keys: broker, client_id, user, password_file, tls, topics, qos, keep_alive, retained, sequence and when_full"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

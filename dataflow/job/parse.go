@@ -12,9 +12,10 @@ import (
 // Limits of a job file, each of what one plan can hold at a sensible size.
 const (
 	maxParallelism = KeyGroups
-	maxSegment     = 127     // MQTT topics are at most 64 KiB; deeper ones are not made by hand
-	maxIDWindow    = 1 << 20 // ids per key that a source holds in memory
-	defIDWindow    = 1024    // covers a broker's in-flight window many times over
+	maxSegment     = 127                 // MQTT topics are at most 64 KiB; deeper ones are not made by hand
+	maxIDWindow    = 1 << 20             // ids per key that a source holds in memory
+	defIDWindow    = 1024                // covers a broker's in-flight window many times over
+	maxKeepAlive   = 65535 * time.Second // of the protocol
 )
 
 // Parse reads and checks a job file; file is its name for messages. The error is an [Errors] with
@@ -332,7 +333,7 @@ func (r *reader) tls(o *object) *TLS {
 
 func (r *reader) mqttSource(f field, entry *object) *MQTTSource {
 	o, ok := r.object(f.node, f.at, "mqtt of "+entry.what,
-		"broker", "client_id", "user", "password_file", "tls", "topics", "qos")
+		"broker", "client_id", "user", "password_file", "tls", "topics", "qos", "keep_alive", "retained", "sequence", "when_full")
 	if !ok {
 		return nil
 	}
@@ -340,7 +341,40 @@ func (r *reader) mqttSource(f field, entry *object) *MQTTSource {
 	m.Broker, m.ClientID, m.User, m.PasswordFile, m.TLS = r.access(o)
 	m.QoS = r.qos(o)
 	m.Topics = r.topics(o, m.Broker == "")
+	m.KeepAliveMS = r.keepAlive(o)
+	if s := r.choice(o, "retained", string(RetainedTake), string(RetainedSkip), string(RetainedFirst)); s != string(RetainedTake) {
+		m.Retained = Retained(s)
+	}
+	if s := r.choice(o, "when_full", string(Wait), string(ShedOldest)); s != string(Wait) {
+		m.WhenFull = WhenFull(s)
+	}
+	m.Sequence = r.sequence(o)
 	return m
+}
+
+// keepAlive reads a duration of whole seconds, as the protocol has them (MQTT 3.1.1, 3.1.2.10); 0 if none
+// is given.
+func (r *reader) keepAlive(o *object) int64 {
+	ms := r.duration(o, "keep_alive", time.Second, 0)
+	if f, there := o.get("keep_alive"); there && (ms%1000 != 0 || ms > maxKeepAlive.Milliseconds()) {
+		r.fail(nodePos(f.node), fmt.Sprintf("it is a number of whole seconds, at most %s", maxKeepAlive), "keep_alive of %s", o.what)
+		return 0
+	}
+	return ms
+}
+
+// sequence reads {json: path}.
+func (r *reader) sequence(o *object) string {
+	f, ok := o.get("sequence")
+	if !ok {
+		return ""
+	}
+	sub, ok := r.object(f.node, f.at, "sequence of "+o.what, "json")
+	if !ok {
+		return ""
+	}
+	path, _, _ := r.needed(sub, "json", "name the field that holds the number")
+	return path
 }
 
 func (r *reader) topics(o *object, ownBroker bool) []string {

@@ -11,6 +11,7 @@ type Agent struct {
 	Name       string            `json:"name"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	MQTTListen bool              `json:"mqtt_listen,omitempty"` // runs an MQTT listener of its own
+	MQTTAddr   string            `json:"mqtt_addr,omitempty"`   // HOST:PORT of it, if known
 }
 
 // Physical is a job's physical plan: what runs where and who sends to whom. It is stored as JSON.

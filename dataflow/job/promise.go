@@ -28,8 +28,19 @@ func sourcePromise(s Source) Promise {
 		p.Level, p.Reason = Exactly, "acknowledged once on disk; repeats are dropped by id "+s.ID
 	case s.MQTT.QoS == 1:
 		p.Level, p.Reason = AtLeast, "acknowledged once on disk; at QoS 1 the broker may send a copy, which counts as a new record; an id would drop it"
+	case s.MQTT.Broker == "":
+		p.Level, p.Reason = AtLeast, "acknowledged once on disk; the agents' own broker numbers anew when it is restarted, so that a message may come again as a new one, which an id would drop"
 	default:
-		p.Level, p.Reason = AtLeast, "acknowledged once on disk; a kill before the broker has the acknowledgement brings a copy, which an id would drop"
+		p.Level, p.Reason = Exactly, "on disk together with its packet identifier before it is acknowledged, and until it is released: what the broker sends again is recognised, across kills too"
+	}
+	if s.MQTT != nil && s.MQTT.WhenFull == ShedOldest {
+		p.Reason += "; while the log is full the oldest messages are shed and counted"
+		switch p.Level {
+		case Exactly:
+			p.Level = AtMost
+		case AtLeast:
+			p.Level = Unsure
+		}
 	}
 	return p
 }

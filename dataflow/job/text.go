@@ -201,7 +201,7 @@ func (p *Physical) writeConnections(b *strings.Builder) {
 		for _, t := range p.Tasks {
 			if t.Source != nil && t.Source.MQTT != nil {
 				m := t.Source.MQTT
-				row(string(t.ID), "in", brokerText(m.Broker), fmt.Sprintf("qos %d", m.QoS), strings.Join(m.Topics, ", "))
+				row(string(t.ID), "in", brokerText(m.Broker), fmt.Sprintf("qos %d", m.QoS), strings.Join(m.Topics, ", ")+m.optionsText())
 			}
 			if t.Source != nil && t.Source.File != nil {
 				row(string(t.ID), "in", "file", "", t.Source.File.Path)
@@ -218,6 +218,24 @@ func (p *Physical) writeConnections(b *strings.Builder) {
 			}
 		}
 	})
+}
+
+// optionsText says what is not as usual.
+func (m *MQTTSource) optionsText() string {
+	var b strings.Builder
+	if m.Retained != "" {
+		fmt.Fprintf(&b, "; retained: %s", m.Retained)
+	}
+	if m.WhenFull != "" {
+		fmt.Fprintf(&b, "; when full: %s", m.WhenFull)
+	}
+	if m.Sequence != "" {
+		fmt.Fprintf(&b, "; sequence: %s", m.Sequence)
+	}
+	if m.KeepAliveMS != 0 {
+		fmt.Fprintf(&b, "; keep-alive: %s", time.Duration(m.KeepAliveMS)*time.Millisecond)
+	}
+	return b.String()
 }
 
 func brokerText(broker string) string {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/extract"
@@ -150,8 +151,10 @@ func (r *runner) mqttSource(s *job.SourceTask) (dataflow.Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	broker.KeepAlive = time.Duration(s.MQTT.KeepAliveMS) * time.Millisecond
 	src, err := mqtt.NewSource(mqtt.SourceConfig{
 		Broker: broker, Topics: s.MQTT.Topics, QoS: s.MQTT.QoS, Key: sourceKey(s.Key), ID: s.ID, Time: sourceTime(s.Time),
+		Sequence: s.MQTT.Sequence, Retained: retained(s.MQTT.Retained), ShedOldest: s.MQTT.WhenFull == job.ShedOldest,
 	}, r.deps())
 	if err != nil {
 		return nil, err
@@ -254,6 +257,16 @@ func clientID(parts ...string) string {
 		}
 		return c
 	}, strings.Join(parts, "-"))
+}
+
+func retained(rule job.Retained) mqtt.Retained {
+	switch rule {
+	case job.RetainedSkip:
+		return mqtt.RetainedSkip
+	case job.RetainedFirst:
+		return mqtt.RetainedFirst
+	}
+	return mqtt.RetainedTake
 }
 
 func sourceKey(k job.KeyRule) extract.KeyRule {

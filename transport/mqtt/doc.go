@@ -2,12 +2,20 @@
 //
 // Invariants:
 //   - A message is acknowledged (PUBACK, PUBREC) only after the ingest log has said that it, or the
-//     dead letter it became, is on disk, and in the order in which the messages came.
+//     dead letter it became, is on disk, and in the order in which the messages came. The exceptions are
+//     what the job asks for: retained messages that are skipped, and what is shed while the log is full.
+//   - The identifier of a QoS 2 message is in the same entry of the log as the message. PUBCOMP is sent only
+//     after an entry that takes it away is on disk. So whoever reads the log knows exactly the messages
+//     that are taken and not released.
+//   - In a session that the broker has begun anew nothing is subscribed to before the log has forgotten the
+//     identifiers of the one before.
+//   - Nothing is answered on a connection that it was not asked on.
 //   - An item is handed over only when PUBACK or PUBCOMP has come for it and for all items before it
 //     (QoS 0: when its bytes were given to the operating system).
 //   - Nothing blocks for ever: every read, write and dial has a deadline; what waits in memory is
 //     bounded in bytes, and behind the bound the connection is not read (QoS 1 and 2) or the oldest
 //     messages are shed and counted (QoS 0).
+//   - Time is measured by a clock that nobody sets: the agent's clock only stamps messages.
 //   - Everything that Run starts has ended when it returns.
 //
 // The packets CONNECT and SUBSCRIBE and the websocket connection are those of the Eclipse Paho
@@ -20,13 +28,37 @@
 //
 // # What is exact
 //
-// QoS 0: what the broker delivers and is not shed is logged once. QoS 1: what the broker sends again
-// after a lost connection is by the protocol a new message and is logged again, unless the source
-// names an id. A repeat within one connection, under a packet identifier that is not acknowledged
-// yet, is recognised. QoS 2: identifiers are remembered from PUBLISH to PUBREL across connections of
-// one process (MQTT 3.1.1, 4.3.3), so that repeats after a lost connection are recognised; PUBREC is
-// sent when the message is durable and PUBCOMP at once on PUBREL. Across a restart of the process
-// the identifiers are not remembered: a message whose PUBREC the broker did not get comes again.
+// QoS 0: what the broker delivers and is not shed is logged once.
+//
+// QoS 1: a message that comes again is recognised only if its PUBACK was never sent, by this process and in
+// the same session; every other one is a new record, since an identifier seen before with DUP set may well
+// be that of a new message, unless the source names an id.
+//
+// QoS 2: each message is logged once, across lost connections, kills and power cuts. The points at which the
+// process may end, and what happens then:
+//
+//	before the entry with message and identifier is on disk   the broker sends the message again; it is taken
+//	after it, up to PUBREC's arrival                          it comes again, is recognised, and PUBREC sent
+//	after that, up to the entry that takes the identifier     PUBREL comes (again); the entry is written, and
+//	away being on disk                                        then PUBCOMP sent
+//	after it, up to PUBCOMP's arrival                         PUBREL comes again; nothing is known of the
+//	                                                          identifier, and PUBCOMP is sent
+//	after that                                                the broker may use the identifier for another
+//	                                                          message, which nobody takes for a repeat
+//	the broker has lost the session, before the entry that    the next CONNACK may say that the session is
+//	forgets its identifiers is on disk                        there: the new one. See below.
+//
+// "Recognised" means: an identifier that is not released, the same topic and payload (64 bits of hash), and on
+// another connection than before also DUP, which a broker must set on what it sends again (MQTT 3.1.1,
+// 3.3.1.1). By the protocol the identifier alone would do. The rest is for a session that was lost without
+// our knowing, because the broker says so wrongly or because its CONNACK never arrived: then another
+// message may come under it, and must not be dropped. A first delivery with DUP set is never dropped.
+//
+// The server embedded in the agent numbers its messages anew when it is restarted. What it had sent and not
+// got PUBREC for comes again under another identifier, as a new message: there, name an id.
+//
+// A broker that sends a retained message sends it with every subscription, that is, after every lost
+// connection: each is a message of its own, at QoS 2 as well.
 //
 // A sink at QoS 0 and 1 uses a clean session and sends again, in order, what was not confirmed when
 // a connection was lost: its own queue is the only truth, so no order but its own can arise.
