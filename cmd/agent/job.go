@@ -288,7 +288,31 @@ func (p *program) printJob(j api.Job) error {
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintln(w)
-	return taskTable(j.Tasks, false).print(w)
+	if err := taskTable(j.Tasks, false).print(w); err != nil {
+		return err
+	}
+	sources := sourceTable(j.Tasks)
+	if sources == nil {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return sources.print(w)
+}
+
+// sourceTable is what came of the messages of sources; nil if there are none.
+func sourceTable(tasks []api.Task) *table {
+	t := newTable("SOURCE", "STATE", "RECEIVED", "LOGGED", "REPEATS", "SHED", "REFUSED", "RETAINED SKIPPED", "SESSIONS LOST", "MISSING", "REASON")
+	some := false
+	for _, k := range tasks {
+		if s := k.Source; s != nil {
+			some = true
+			t.add(k.ID, s.State, s.Received, s.Logged, s.Deduplicated, s.Shed, s.Refused, s.RetainedSkipped, s.SessionsLost, s.Missing, s.Reason)
+		}
+	}
+	if !some {
+		return nil
+	}
+	return t
 }
 
 type jobStopCmd struct {

@@ -138,6 +138,32 @@ type Task struct {
 	Recovery    *Recovery `json:"recovery"` // the last one; null if it never recovered
 	// Reason is the last error of a task that is not running.
 	Reason string `json:"reason,omitempty"`
+	// Source is what came of the messages of the task's MQTT source; null for other tasks.
+	Source *Source `json:"source,omitempty"`
+}
+
+// Source is a source's account of messages, since the agent's process started.
+type Source struct {
+	Name string `json:"name"`
+	// State is "connecting", "subscribing", "receiving", "log full" or "stopped".
+	State string `json:"state"`
+	// Reason tells why nothing is logged, when State is "log full".
+	Reason   string `json:"reason,omitempty"`
+	Received uint64 `json:"received"` // repeats included
+	Logged   uint64 `json:"logged"`   // durable in the input log
+	// Deduplicated were repeats: by packet identifier, or by the id that the job names (replay counts again).
+	Deduplicated uint64 `json:"deduplicated"`
+	// Shed were given up for want of room: of QoS 0, or of any if the job says shed_oldest.
+	Shed uint64 `json:"shed"`
+	// Refused became dead letters.
+	Refused         uint64 `json:"refused"`
+	RetainedSkipped uint64 `json:"retained_skipped"`
+	SessionsLost    uint64 `json:"sessions_lost"` // how often the broker no longer had the session
+	// Gaps are places where numbers of the sequence that the job names are missing, Missing how many are.
+	// Untracked messages are of keys beyond those that are followed.
+	Gaps      uint64 `json:"gaps"`
+	Missing   uint64 `json:"missing"`
+	Untracked uint64 `json:"untracked"`
 }
 
 // Recovery is how a task came back.

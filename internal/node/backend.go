@@ -110,9 +110,13 @@ func (r *runner) status() api.Task {
 		ID: string(r.task.ID), Job: r.rec.Name, Agent: r.task.Agent, State: r.state, Reason: r.reason,
 		Restarts: r.restarts, Generation: uint32(r.rec.Generation), DeadLetters: r.a.dead.count(r.name),
 	}
+	var repeats uint64
 	if r.running != nil {
-		r.fill(&t, r.running.Status())
+		s := r.running.Status()
+		repeats = s.Repeats
+		r.fill(&t, s)
 	}
+	t.Source = r.sourceCounts(repeats)
 	if r.recovery != nil {
 		rec := r.recovery
 		t.Recovery = &api.Recovery{

@@ -13,7 +13,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 	if err != nil {
 		return nil
 	}
-	out := taskFamilies(st.Tasks)
+	out := append(taskFamilies(st.Tasks), sourceFamilies(st.Tasks)...)
 	out = append(out,
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),
 		one("weir_disk_written_bytes_total", "Bytes that the agent's stores have written since the process started.", api.Counter, float64(st.Store.WrittenBytes)),
@@ -52,11 +52,10 @@ func taskFamilies(tasks []api.Task) []api.Family {
 	return out
 }
 
-// jobFamilies are of the jobs that this agent knows: their newest checkpoints, and what was shed.
+// jobFamilies are of the jobs that this agent knows: their newest checkpoints.
 func (a *Agent) jobFamilies() []api.Family {
 	epochs := api.Family{Name: "weir_checkpoint_epoch", Help: "Newest checkpoint of the job in that state.", Kind: api.Gauge}
 	seconds := api.Family{Name: "weir_checkpoint_seconds", Help: "Time that the newest complete checkpoint took in that phase, of its slowest task.", Kind: api.Gauge}
-	shed := api.Family{Name: "weir_records_shed_total", Help: "QoS 0 messages given up for want of room.", Kind: api.Counter}
 	for _, h := range a.hostedSorted() {
 		if h.record().State == jobDeleted {
 			continue
@@ -76,18 +75,38 @@ func (a *Agent) jobFamilies() []api.Family {
 		phase("freeze", j.FreezeMS)
 		phase("persist", j.PersistMS)
 		phase("replicate", j.ReplicateMS)
-		for _, r := range h.tasks() {
-			r.mu.Lock()
-			status := r.sourceStatus
-			r.mu.Unlock()
-			if status != nil {
-				shed.Samples = append(shed.Samples, api.Sample{
-					Labels: []api.Label{job, {Name: "task", Value: string(r.task.ID)}}, Value: float64(status().Shed),
+	}
+	return []api.Family{epochs, seconds}
+}
+
+// sourceFamilies are the accounts of sources.
+func sourceFamilies(tasks []api.Task) []api.Family {
+	families := []struct {
+		name, help string
+		value      func(*api.Source) uint64
+	}{
+		{"weir_source_received_total", "Messages that the source has received, repeats included.", func(s *api.Source) uint64 { return s.Received }},
+		{"weir_source_logged_total", "Messages that are durable in the input log.", func(s *api.Source) uint64 { return s.Logged }},
+		{"weir_source_deduplicated_total", "Messages recognised as repeats, by packet identifier or id; replay counts again.", func(s *api.Source) uint64 { return s.Deduplicated }},
+		{"weir_records_shed_total", "Messages given up for want of room.", func(s *api.Source) uint64 { return s.Shed }},
+		{"weir_source_refused_total", "Messages that cannot be records and became dead letters.", func(s *api.Source) uint64 { return s.Refused }},
+		{"weir_source_retained_skipped_total", "Retained messages left out, as the job says.", func(s *api.Source) uint64 { return s.RetainedSkipped }},
+		{"weir_source_sessions_lost_total", "How often the broker no longer had the source's session.", func(s *api.Source) uint64 { return s.SessionsLost }},
+		{"weir_source_missing_total", "Messages missing from the sequence that the job names.", func(s *api.Source) uint64 { return s.Missing }},
+	}
+	var out []api.Family
+	for _, f := range families {
+		fam := api.Family{Name: f.name, Help: f.help, Kind: api.Counter}
+		for _, t := range tasks {
+			if t.Source != nil {
+				fam.Samples = append(fam.Samples, api.Sample{
+					Labels: []api.Label{{Name: "job", Value: t.Job}, {Name: "task", Value: t.ID}}, Value: float64(f.value(t.Source)),
 				})
 			}
 		}
+		out = append(out, fam)
 	}
-	return []api.Family{epochs, seconds, shed}
+	return out
 }
 
 func (a *Agent) hostedSorted() []*hostedJob {

@@ -73,6 +73,7 @@ type runner struct {
 	linkStatus   []func() api.Link
 	forget       []func(context.Context) error
 	sourceStatus func() mqtt.SourceStatus
+	sourceBase   mqtt.SourceStatus // counts of the sources that the task had before a restart
 }
 
 func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner, error) {

@@ -162,9 +162,26 @@ func (r *runner) mqttSource(s *job.SourceTask) (dataflow.Source, error) {
 	r.addLink(func() api.Link { return link(s.Name, broker.URL, src.Status().Link) })
 	r.mu.Lock()
 	r.forget = append(r.forget, src.Forget)
+	if r.sourceStatus != nil {
+		r.sourceBase = r.sourceBase.Plus(r.sourceStatus())
+	}
 	r.sourceStatus = src.Status
 	r.mu.Unlock()
 	return src, nil
+}
+
+// sourceCounts is the account of the task's source; nil if it has none that keeps one. The caller holds mu.
+func (r *runner) sourceCounts(repeats uint64) *api.Source {
+	if r.sourceStatus == nil {
+		return nil
+	}
+	now := r.sourceStatus()
+	st := r.sourceBase.Plus(now)
+	return &api.Source{
+		Name: r.task.Source.Name, State: now.State.String(), Reason: now.Reason, Received: st.Received, Logged: st.Logged,
+		Deduplicated: st.Repeated + repeats, Shed: st.Shed, Refused: st.DeadLetter, RetainedSkipped: st.Skipped,
+		SessionsLost: st.SessionsLost, Gaps: st.Gaps, Missing: st.Missing, Untracked: st.Untracked,
+	}
 }
 
 func (r *runner) sink(s job.SinkTask) (dataflow.Sink, error) {

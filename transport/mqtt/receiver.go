@@ -495,12 +495,11 @@ func (r *receiver) flush(lingered bool) error {
 		}
 		switch err := r.logSome(); {
 		case errors.Is(err, dataflow.ErrLogFull):
-			r.waitForLog(true)
-		case errors.Is(err, errDeadLetter):
-			r.src.deps.Log.Warn("a dead letter cannot be kept; its message stays unacknowledged", "error", err)
-			r.waitForLog(true)
+			r.waitForLog(err)
+		case errors.Is(err, errDeadLetter): // the disk is full there
+			r.waitForLog(err)
 		case errors.Is(err, dataflow.ErrClosed): // ctx ends soon, or the log opens again
-			r.waitForLog(false)
+			r.waitForLog(nil)
 		case err != nil:
 			return err
 		}
@@ -510,14 +509,16 @@ func (r *receiver) flush(lingered bool) error {
 }
 
 // waitForLog leaves the messages unacknowledged where they are and sets the time to try again. Only
-// a full log is news.
-func (r *receiver) waitForLog(full bool) {
-	if full && !r.full {
-		r.full = true
-		r.src.logFull(true)
-		r.src.deps.Log.Warn("the input log is full; " + r.src.cfg.atLimit())
+// a log without room is news: full says why.
+func (r *receiver) waitForLog(full error) {
+	if full != nil {
+		r.src.logFull(true, full.Error())
 	}
-	if full && r.src.cfg.ShedOldest {
+	if full != nil && !r.full {
+		r.full = true
+		r.src.deps.Log.Warn("the input log has no room; "+r.src.cfg.atLimit(), "error", full)
+	}
+	if full != nil && r.src.cfg.ShedOldest {
 		r.shedWaiting()
 		r.retry.start(r.src.bounds.logRetry.min)
 		return
@@ -542,7 +543,7 @@ func (r *receiver) logged(taken int, u *unit) {
 	r.retries = 0
 	if r.full {
 		r.full = false
-		r.src.logFull(false)
+		r.src.logFull(false, "")
 		r.src.deps.Log.Info("the input log takes messages again")
 	}
 }

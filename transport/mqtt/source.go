@@ -112,8 +112,9 @@ func (s SourceState) String() string {
 
 // SourceStatus is a snapshot of a source's state and of its counters since it was made.
 type SourceStatus struct {
-	Link  LinkStatus
-	State SourceState
+	Link   LinkStatus
+	State  SourceState
+	Reason string // why the log takes nothing, when it is full
 
 	Received   uint64 // messages, repeats included
 	Repeated   uint64 // recognised by their packet identifier and not taken again
@@ -132,6 +133,23 @@ type SourceStatus struct {
 	Waiting int64 // bytes of messages that are not logged yet
 }
 
+// Plus adds the counters of another source to those of st.
+func (st SourceStatus) Plus(of SourceStatus) SourceStatus {
+	st.Received += of.Received
+	st.Repeated += of.Repeated
+	st.Logged += of.Logged
+	st.Acked += of.Acked
+	st.Shed += of.Shed
+	st.Skipped += of.Skipped
+	st.DeadLetter += of.DeadLetter
+	st.WithoutID += of.WithoutID
+	st.SessionsLost += of.SessionsLost
+	st.Gaps += of.Gaps
+	st.Missing += of.Missing
+	st.Untracked += of.Untracked
+	return st
+}
+
 var _ dataflow.Source = (*Source)(nil)
 
 // Source receives messages and logs them. It implements [dataflow.Source].
@@ -143,6 +161,7 @@ type Source struct {
 
 	state, outer atomic.Uint32 // the state, and that of the connection alone; set by the run's owner
 	waiting      atomic.Int64
+	reason       atomic.Pointer[string]
 	received, repeated, logged, acked,
 	shed, dead, withoutID, skipped,
 	sessionsLost, gaps, missing, untracked atomic.Uint64
@@ -157,7 +176,9 @@ func NewSource(cfg SourceConfig, deps Deps) (*Source, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("mqtt source %s: %w", l.url, err)
 	}
-	return &Source{cfg: cfg, link: l, deps: l.deps, bounds: defaultSourceBounds}, nil
+	s := &Source{cfg: cfg, link: l, deps: l.deps, bounds: defaultSourceBounds}
+	s.reason.Store(new(string))
+	return s, nil
 }
 
 func (c SourceConfig) check() error {
@@ -201,7 +222,7 @@ func (s *Source) noteGaps(g gaps) {
 // Status may be called at any time.
 func (s *Source) Status() SourceStatus {
 	return SourceStatus{
-		Link: s.link.status(), State: SourceState(s.state.Load()),
+		Link: s.link.status(), State: SourceState(s.state.Load()), Reason: *s.reason.Load(),
 		Received: s.received.Load(), Repeated: s.repeated.Load(), Logged: s.logged.Load(), Acked: s.acked.Load(),
 		Shed: s.shed.Load(), Skipped: s.skipped.Load(), DeadLetter: s.dead.Load(), WithoutID: s.withoutID.Load(),
 		SessionsLost: s.sessionsLost.Load(), Gaps: s.gaps.Load(), Missing: s.missing.Load(), Untracked: s.untracked.Load(),
@@ -243,7 +264,8 @@ func (s *Source) enter(st SourceState) {
 	}
 }
 
-func (s *Source) logFull(full bool) {
+func (s *Source) logFull(full bool, reason string) {
+	s.reason.Store(&reason)
 	if full {
 		s.state.Store(uint32(SourceLogFull))
 		return

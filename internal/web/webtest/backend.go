@@ -45,6 +45,10 @@ func task(job string) api.Task {
 		ID: "smooth@g1", Job: job, Agent: "g1", State: api.TaskRunning, Restarts: 2, Generation: 4, Epoch: 17,
 		RecordsIn: 1000, RecordsOut: 900, Lag: 5,
 		Recovery: &api.Recovery{Level: "L1", At: at, TookMS: 123.4, Done: true, ReplayedRecords: 77, Compared: 12},
+		Source: &api.Source{
+			Name: "readings", State: "log full", Reason: "input log has reached its budget", Received: 1030, Logged: 1000,
+			Deduplicated: 7, Shed: 3, Refused: 2, RetainedSkipped: 18, SessionsLost: 1, Gaps: 2, Missing: 40,
+		},
 	}
 }
 
