@@ -46,7 +46,7 @@ var rules = []rule{
 		reason: "an adapter imports the contracts and its own library, never another adapter"},
 	{under: "wasmops", may: []string{"abs", "dataflow", "dataflow/frame", "github.com/tetratelabs/wazero", "github.com/tidwall/btree", "golang.org/x/sys"},
 		reason: "an adapter imports the contracts and its own library, never another adapter"},
-	{under: "transport/mqtt", may: []string{"abs", "dataflow", "github.com/eclipse/paho.mqtt.golang", "github.com/tidwall/gjson"},
+	{under: "transport/mqtt", may: []string{"abs", "dataflow", "github.com/eclipse/paho.mqtt.golang", "github.com/tidwall/gjson", "github.com/zeebo/xxh3"},
 		reason: "an adapter imports the contracts and its own library, never another adapter"},
 	{under: "transport/nats", may: []string{"abs", "dataflow", "github.com/nats-io"},
 		reason: "an adapter imports the contracts and its own library, never another adapter"},
