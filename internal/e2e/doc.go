@@ -9,5 +9,6 @@
 //	WEIR_E2E_SEED=N     repeats what chance decided in a run that printed this seed
 //	WEIR_E2E_TIME=2m    how long agents are killed at random (30s by default)
 //	WEIR_E2E_RATE=2000  readings a second
+//	WEIR_E2E_CHAOS=whole  the tests of MQTT in full, as make chaos-mqtt runs them
 //	WEIR_E2E_KEEP=1     leaves the directory, with what the agents said, also if all is well
 package e2e

@@ -83,6 +83,20 @@ type site struct {
 // be looked at.
 func newSite(t *testing.T, replace ...string) *site {
 	began := time.Now()
+	s := emptySite(t)
+	s.startBroker()
+	s.jobFile = strings.NewReplacer(append(replace, "BROKER", s.broker)...).Replace(jobFile)
+	s.startReader()
+	s.addAgents()
+	s.must(s.within(startPatience, s.fleet.Start))
+	s.pushOperators()
+	s.apply()
+	t.Logf("set up within %.1f s", time.Since(began).Seconds())
+	return s
+}
+
+// emptySite has a directory and nothing in it.
+func emptySite(t *testing.T) *site {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &site{t: t, ctx: ctx, ledger: ledger.New(), seqs: map[string]uint64{}, rate: number(t, "WEIR_E2E_RATE", 2000)}
 	s.rand = seeded(t)
@@ -100,14 +114,6 @@ func newSite(t *testing.T, replace ...string) *site {
 		}
 		s.must(os.RemoveAll(s.dir))
 	})
-	s.startBroker()
-	s.jobFile = strings.NewReplacer(append(replace, "BROKER", s.broker)...).Replace(jobFile)
-	s.startReader()
-	s.addAgents()
-	s.must(s.within(startPatience, s.fleet.Start))
-	s.pushOperators()
-	s.apply()
-	t.Logf("set up within %.1f s", time.Since(began).Seconds())
 	return s
 }
 
@@ -201,7 +207,7 @@ func (s *site) cli(args ...string) string {
 }
 
 // startBroker starts mosquitto with the packaged configuration, on a port and in a directory of its own.
-func (s *site) startBroker() {
+func (s *site) startBroker(replace ...string) {
 	s.t.Helper()
 	packaged, err := os.ReadFile("../../packaging/mosquitto.conf")
 	s.must(err)
@@ -218,6 +224,7 @@ func (s *site) startBroker() {
 		}
 		conf = strings.Replace(conf, old, adapted, 1)
 	}
+	conf = strings.NewReplacer(replace...).Replace(conf)
 	if os.Getuid() == 0 {
 		conf += "user root\n" // the directory is ours alone
 	}

@@ -1,0 +1,290 @@
+//go:build mosquitto
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-stream/weir/internal/fleet"
+)
+
+// chaos is how much happens to an agent, its broker and their connections while messages pass.
+type chaos struct {
+	qos1, qos2           int // messages
+	queued               int // of those of QoS 2, and as many of QoS 1, before the agent's first start
+	kills, brokers, cuts int
+	pause                time.Duration // at most, between two events
+}
+
+// chaosOf is a short form, or under WEIR_E2E_CHAOS=whole what `make chaos-mqtt` runs.
+func chaosOf() chaos {
+	if os.Getenv("WEIR_E2E_CHAOS") == "whole" {
+		return chaos{qos1: 200_000, qos2: 50_000, queued: 1000, kills: 30, brokers: 10, cuts: 30, pause: 4 * time.Second}
+	}
+	return chaos{qos1: 12_000, qos2: 4000, queued: 1000, kills: 5, brokers: 2, cuts: 6, pause: 1500 * time.Millisecond}
+}
+
+const chaosJob = `name: chaos
+checkpoint: {interval: 10s}
+sources:
+  one:
+    mqtt: {broker: "tcp://PROXY", client_id: "{agent}-one", topics: ["one/+"], qos: 1, keep_alive: 2s}
+  two:
+    mqtt: {broker: "tcp://PROXY", client_id: "{agent}-two", topics: ["two/+"], qos: 2, keep_alive: 2s}
+sinks:
+  ones: {file: {path: ones.txt, line: "{number} {value}"}, from: one}
+  twos: {file: {path: twos.txt, line: "{number} {value}"}, from: two}
+`
+
+// TestMQTTChaos kills the agent, restarts the broker, which keeps its sessions, and ends connections in
+// every way, while messages of QoS 1 and 2 pass that began to wait before the agent was first started. What
+// the sources have logged is what was published: each message of QoS 2 once, each of QoS 1 at least once.
+// The broker has at most 20 messages of a session under way.
+//
+// The broker is ended with SIGTERM, on which it stores its sessions. One that is killed forgets messages
+// that it has acknowledged, and sends others again that it was told to release; no client can know. It is
+// ended while nothing is under way from the senders, so that what they repeat plays no part; what is under
+// way to the agent stays so.
+func TestMQTTChaos(t *testing.T) {
+	c := chaosOf()
+	s := emptySite(t)
+	s.startBroker("max_inflight_messages 100", "max_inflight_messages 20")
+	proxy := newProxy(t, s.broker)
+	s.fleet = fleet.New(agentBinary(), s.dir)
+	var err error
+	s.hub, err = s.fleet.Add(fleet.Options{Name: "g1"})
+	s.must(err)
+
+	senders := s.senders(c)
+	for _, of := range []string{"one", "two"} { // the sessions, before there is an agent
+		if out, err := s.client("mosquitto_sub", "-c", "-i", "g1-"+of, "-q", "2", "-t", of+"/+", "-E").CombinedOutput(); err != nil {
+			t.Fatalf("subscribe: %v\n%s", err, out)
+		}
+	}
+	s.sendAll(senders, func(of *sender) int { return c.queued / sendersPerQoS })()
+	s.must(s.within(startPatience, s.fleet.Start))
+	file := filepath.Join(s.dir, "chaos.yaml")
+	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(chaosJob, "PROXY", proxy.addr())), 0o600))
+	s.cli("job", "apply", file)
+
+	sent := s.sendAll(senders, func(of *sender) int {
+		if of.qos == 1 {
+			return (c.qos1 - c.queued) / sendersPerQoS
+		}
+		return (c.qos2 - c.queued) / sendersPerQoS
+	})
+	s.wreck(c, proxy, senders)
+	sent()
+	s.check(s.within(startPatience, s.hub.WaitReady))
+	ones, twos := s.settleFiles(c)
+	t.Logf("QoS 1: %s", ones)
+	t.Logf("QoS 2: %s", twos)
+	if ones.lost(c.qos1) > 0 || ones.strange > 0 {
+		t.Errorf("QoS 1: %s; %d lost", ones, ones.lost(c.qos1))
+	}
+	if twos.lost(c.qos2) > 0 || twos.repeats > 0 || twos.strange > 0 {
+		t.Errorf("QoS 2: %s; %d lost, such as %v", twos, twos.lost(c.qos2), twos.examples)
+	}
+	s.account()
+	if t.Failed() {
+		t.Log(s.fleet.Tails())
+	}
+}
+
+// sendersPerQoS: several, so that messages of one mix with those of others.
+const sendersPerQoS = 2
+
+// senders make their part of the messages in about the time that the events take.
+func (s *site) senders(c chaos) []*sender {
+	takes := c.pause.Seconds() / 2 * float64(c.kills+c.brokers+c.cuts)
+	var out []*sender
+	for i := range sendersPerQoS {
+		rate := func(n int) int { return max(1, int(float64(n)/sendersPerQoS/takes)) }
+		out = append(out,
+			&sender{name: fmt.Sprintf("a%d", i), topic: fmt.Sprintf("one/%d", i), broker: s.broker, qos: 1, rate: rate(c.qos1)},
+			&sender{name: fmt.Sprintf("b%d", i), topic: fmt.Sprintf("two/%d", i), broker: s.broker, qos: 2, rate: rate(c.qos2)})
+	}
+	return out
+}
+
+// sendAll lets all senders send and returns what waits for them.
+func (s *site) sendAll(senders []*sender, n func(*sender) int) (wait func()) {
+	var done sync.WaitGroup
+	for _, of := range senders {
+		done.Go(func() {
+			if err := of.send(s.ctx, n(of)); err != nil {
+				s.t.Error(err)
+			}
+		})
+	}
+	return done.Wait
+}
+
+// wreck does everything that is to happen, in an order and at times that chance decides.
+func (s *site) wreck(c chaos, p *proxy, senders []*sender) {
+	s.t.Helper()
+	var events []func()
+	add := func(n int, event func()) {
+		for range n {
+			events = append(events, event)
+		}
+	}
+	began := time.Now()
+	say := func(format string, args ...any) {
+		s.t.Logf("%6.2f s: %s", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+	add(c.kills, func() {
+		say("kill -9 the agent")
+		s.hub.Kill()
+		fleet.Sleep(s.ctx, time.Duration(s.rand.Int64N(int64(300*time.Millisecond))))
+		s.check(s.hub.Start())
+	})
+	add(c.brokers, func() {
+		say("restart the broker")
+		s.hold(senders, true)
+		s.restartBroker(time.Duration(s.rand.Int64N(int64(500 * time.Millisecond))))
+		s.hold(senders, false)
+	})
+	way := cut(s.rand.IntN(waysOut)) // every way comes
+	add(c.cuts, func() {
+		way = (way + 1) % waysOut
+		say("%s %d connections", way, p.cutAll(way))
+	})
+	s.rand.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	for _, event := range events {
+		fleet.Sleep(s.ctx, time.Duration(s.rand.Int64N(int64(c.pause))))
+		event()
+	}
+}
+
+// hold makes senders stop, and waits until the broker has taken what they sent; or lets them go on.
+func (s *site) hold(senders []*sender, held bool) {
+	s.t.Helper()
+	for _, of := range senders {
+		of.quiet.Store(false)
+		of.held.Store(held)
+	}
+	s.until(startPatience, "the broker to take everything", func(context.Context) bool {
+		for _, of := range senders {
+			if held && !of.quiet.Load() && !of.done.Load() {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// came is what a file holds of the messages of one QoS.
+type came struct {
+	numbers  map[uint64]string // by item number: a line written again after a kill has one that is known
+	values   map[string]int
+	repeats  int // messages that are there under several numbers
+	strange  int // lines that are not ours, or differ from one with their number
+	again    int // lines written again
+	examples []string
+}
+
+func (c *came) String() string {
+	return fmt.Sprintf("%d messages came, %d of them repeatedly, %d strange lines, %d lines written again", len(c.values), c.repeats, c.strange, c.again)
+}
+
+// lost counts the messages that did not come, of so many.
+func (c *came) lost(of int) int { return of - len(c.values) }
+
+// readCame reads a sink's file. A line that is being written is left out.
+func (s *site) readCame(name string) *came {
+	c := &came{numbers: map[uint64]string{}, values: map[string]int{}}
+	f, err := os.Open(filepath.Join(s.hub.Dir, "files", name))
+	if os.IsNotExist(err) {
+		return c
+	}
+	s.must(err)
+	defer f.Close()
+	for r := bufio.NewReader(f); ; {
+		line, err := r.ReadString('\n')
+		if err == io.EOF {
+			return c
+		}
+		s.must(err)
+		c.line(strings.TrimSuffix(line, "\n"))
+	}
+}
+
+func (c *came) line(line string) {
+	digits, value, _ := strings.Cut(line, " ")
+	n, err := strconv.ParseUint(digits, 10, 64)
+	before, known := c.numbers[n]
+	switch {
+	case err != nil || known && before != value:
+		c.strange++
+		c.examples = append(c.examples, "strange: "+line)
+	case known:
+		c.again++
+	default:
+		c.numbers[n] = value
+		if c.values[value]++; c.values[value] == 2 {
+			c.repeats++
+			c.examples = append(c.examples, "twice: "+value)
+		}
+	}
+}
+
+// settleFiles waits until everything has come, or nothing new comes any more.
+func (s *site) settleFiles(c chaos) (ones, twos *came) {
+	s.t.Helper()
+	newest, total := time.Now(), 0
+	for {
+		ones, twos = s.readCame("ones.txt"), s.readCame("twos.txt")
+		if n := len(ones.numbers) + len(twos.numbers); n != total {
+			total, newest = n, time.Now()
+		}
+		quiet := time.Since(newest)
+		if ones.lost(c.qos1) <= 0 && twos.lost(c.qos2) <= 0 && quiet > quietFor || quiet > stuckAfter {
+			return ones, twos
+		}
+		fleet.Sleep(s.ctx, 500*time.Millisecond)
+	}
+}
+
+// account checks that the sources' own accounts are shown and add up.
+func (s *site) account() {
+	s.t.Helper()
+	j, err := s.hub.Client().Job(s.ctx, "chaos")
+	s.check(err)
+	for _, task := range j.Tasks {
+		src := task.Source
+		if src == nil || src.State != "receiving" || src.Received < src.Logged+src.Refused || src.Shed+src.Refused > 0 {
+			s.t.Errorf("task %s: account %+v", task.ID, src)
+			continue
+		}
+		s.t.Logf("%s since the last start: %+v", task.ID, *src)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, commandPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.hub.URL()+"/metrics", nil)
+	s.must(err)
+	resp, err := http.DefaultClient.Do(req)
+	s.must(err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	s.must(err)
+	for _, name := range []string{"weir_source_received_total", "weir_source_logged_total", "weir_source_deduplicated_total", "weir_records_shed_total", "weir_source_refused_total", "weir_source_sessions_lost_total"} {
+		if want := name + `{job="chaos",task="two@g1"}`; !strings.Contains(string(text), want) {
+			s.t.Errorf("no %s in /metrics", want)
+		}
+	}
+	if shown := s.cli("job", "show", "chaos"); !strings.Contains(shown, "SESSIONS LOST") {
+		s.t.Errorf("job show has no account:\n%s", shown)
+	}
+}
