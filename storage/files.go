@@ -111,3 +111,35 @@ const tmpSuffix = ".tmp"
 
 func isFull(err error) bool    { return errors.Is(err, syscall.ENOSPC) || isOverQuota(err) }
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// tightDisk is one on which not every write finds room.
+type tightDisk struct {
+	fileSystem
+	room func(bytes int) int
+}
+
+func (d tightDisk) OpenFile(name string, flag int) (file, error) {
+	f, err := d.fileSystem.OpenFile(name, flag)
+	if err != nil {
+		return nil, err
+	}
+	return tightFile{f, d.room}, nil
+}
+
+type tightFile struct {
+	file
+	room func(bytes int) int
+}
+
+// WriteAt writes what finds room, as a disk does that fills up in the middle of a write.
+func (f tightFile) WriteAt(b []byte, off int64) (int, error) {
+	room := f.room(len(b))
+	if room >= len(b) {
+		return f.file.WriteAt(b, off)
+	}
+	n, err := f.file.WriteAt(b[:room], off)
+	if err == nil {
+		err = syscall.ENOSPC
+	}
+	return n, err
+}

@@ -32,6 +32,9 @@ type LogOptions struct {
 	// After makes the positions of a log that does not exist yet start beyond this one. Whoever
 	// starts afresh after the loss of a log passes the highest position that is known from elsewhere.
 	After abs.Position
+	// Room says how many of so many bytes a write finds room for; nil: what the disk has. It is for tests of
+	// what a full disk does to those above.
+	Room func(bytes int) int
 
 	fs    fileSystem    // default: the disk
 	retry time.Duration // first wait after a failed write; default 50 ms
@@ -64,6 +67,9 @@ func (o LogOptions) withDefaults() LogOptions {
 	o.TailBytes = int(tailBytes)
 	if o.fs == nil {
 		o.fs = disk{}
+	}
+	if o.Room != nil {
+		o.fs = tightDisk{o.fs, o.Room}
 	}
 	if o.retry <= 0 {
 		o.retry = 50 * time.Millisecond

@@ -211,7 +211,7 @@ func (a *Agent) openStores(ctx context.Context) error {
 // so, and the agent goes on without them.
 func (a *Agent) openLog(path string) error {
 	var err error
-	if a.entries, err = storage.OpenLog(path, storage.LogOptions{}); !errors.Is(err, storage.ErrCorrupt) {
+	if a.entries, err = storage.OpenLog(path, storage.LogOptions{Room: a.opt.LogRoom}); !errors.Is(err, storage.ErrCorrupt) {
 		return err
 	}
 	to, asideErr := storage.SetAside(path)
@@ -220,7 +220,7 @@ func (a *Agent) openLog(path string) error {
 	}
 	a.notices.add(fmt.Sprintf("input log: it was damaged and set aside as %s: %v", to, err))
 	a.log.Error("the input log was damaged and set aside: tasks that need it stop", "to", to, "error", err)
-	a.entries, err = storage.OpenLog(path, storage.LogOptions{})
+	a.entries, err = storage.OpenLog(path, storage.LogOptions{Room: a.opt.LogRoom})
 	return err
 }
 
@@ -358,7 +358,12 @@ func (a *Agent) ownMQTT() string {
 
 // now is the wall clock in milliseconds since 1970. It never decides what a task computes: it goes
 // into the log first.
-func (a *Agent) now() int64 { return time.Now().UnixMilli() }
+func (a *Agent) now() int64 {
+	if a.opt.Clock != nil {
+		return a.opt.Clock()
+	}
+	return time.Now().UnixMilli()
+}
 
 // stopwatch is monotonic.
 func (a *Agent) stopwatch() time.Duration { return time.Since(a.began) }

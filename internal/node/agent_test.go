@@ -39,7 +39,10 @@ func startWith(t testing.TB, opt node.Options) *agent {
 	if err := os.RemoveAll(filepath.Join(opt.Data, "addresses.json")); err != nil {
 		t.Fatal(err)
 	}
-	opt.MQTTListen, opt.HTTP, opt.Version = node.Off, "127.0.0.1:0", "test"
+	if opt.MQTTListen == "" {
+		opt.MQTTListen = node.Off
+	}
+	opt.HTTP, opt.Version = "127.0.0.1:0", "test"
 	go func() { a.done <- node.Run(ctx, opt, slog.New(slog.NewTextHandler(t.Output(), nil))) }()
 	t.Cleanup(a.stop)
 	a.until("the agent is up", func() (bool, string) {

@@ -63,6 +63,10 @@ type Options struct {
 	Auth       Auth
 	// Version of the program, for others to see.
 	Version string
+	// Clock is the time in milliseconds since 1970; nil: that of the machine.
+	Clock func() int64
+	// LogRoom says how many of so many bytes a write to the input log finds room for; nil: what the disk has.
+	LogRoom func(bytes int) int
 }
 
 // Embedded tells whether the agent runs its own NATS server.

@@ -1,0 +1,126 @@
+package node_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.mqtt.golang/packets"
+
+	"github.com/weir-stream/weir/internal/node"
+)
+
+const clockJob = `name: clock
+checkpoint: {interval: 24h}
+sources:
+  in: {mqtt: {topics: ["t/+"], qos: 1}, key: {json: k}, id: n}
+sinks:
+  out: {file: {path: out.txt, line: "{value}"}, from: in}
+`
+
+// publish sends messages of QoS 1, each when the broker has acknowledged the one before.
+func publish(t *testing.T, addr string, payloads ...string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	send := func(p packets.ControlPacket) {
+		if err := p.Write(conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func() packets.ControlPacket {
+		p, err := packets.ReadPacket(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	c := packets.NewControlPacket(packets.Connect).(*packets.ConnectPacket)
+	c.ProtocolName, c.ProtocolVersion, c.ClientIdentifier, c.CleanSession = "MQTT", 4, "publisher", true
+	send(c)
+	if ack, ok := wait().(*packets.ConnackPacket); !ok || ack.ReturnCode != 0 {
+		t.Fatalf("CONNACK %v", ack)
+	}
+	for i, text := range payloads {
+		m := packets.NewControlPacket(packets.Publish).(*packets.PublishPacket)
+		m.TopicName, m.Payload, m.Qos, m.MessageID = "t/x", []byte(text), 1, uint16(i+1)
+		send(m)
+		if _, ok := wait().(*packets.PubackPacket); !ok {
+			t.Fatal("no PUBACK")
+		}
+	}
+	send(packets.NewControlPacket(packets.Disconnect))
+}
+
+// TestClockIsSet: the machine's clock is set back by an hour, the agent boots in 1970 and the clock then
+// jumps to now. Nothing is lost, doubled or late, dead letters are kept all, and checkpoints go on.
+func TestClockIsSet(t *testing.T) {
+	const now = 1800000000000
+	var clock atomic.Int64
+	clock.Store(now)
+	dir := t.TempDir()
+	begin := func() *agent {
+		return startWith(t, node.Options{Data: dir, Name: "a", NATSListen: "127.0.0.1:0", MQTTListen: "127.0.0.1:0", Clock: clock.Load})
+	}
+	var want []string
+	letters := 0
+	// phase publishes under the clock of the moment and waits until all of it has come out.
+	phase := func(a *agent, what string) {
+		t.Helper()
+		payloads := []string{fmt.Sprintf(`{"no key":%d}`, letters)} // becomes a dead letter
+		for range 20 {
+			text := fmt.Sprintf(`{"k":"x","n":%d}`, len(want))
+			want = append(want, text)
+			payloads = append(payloads, text, text) // twice: the second is dropped by its id
+		}
+		publish(t, a.at.MQTT, payloads...)
+		letters++
+		a.until("everything has come out: "+what, func() (bool, string) {
+			out, err := os.ReadFile(filepath.Join(dir, "files", "out.txt"))
+			got := strings.Count(string(out), "\n")
+			return got >= len(want), fmt.Sprintf("%d of %d lines, %v", got, len(want), err)
+		})
+		dead, err := a.client.DeadLetters(t.Context(), "clock", 100)
+		if err != nil || len(dead) != letters {
+			t.Fatalf("%s: %d dead letters of %d, %v", what, len(dead), letters, err)
+		}
+		if _, err := a.client.CheckpointNow(t.Context(), "clock", "", patience); err != nil {
+			t.Fatalf("%s: checkpoint: %v", what, err)
+		}
+	}
+	a := begin()
+	a.mustApply(clockJob)
+	phase(a, "at the right time")
+	clock.Add(-3600_000)
+	phase(a, "an hour back")
+	a.stop()
+
+	clock.Store(5000)
+	a = begin()
+	phase(a, "in 1970")
+	clock.Store(now + 60_000)
+	phase(a, "after the jump to now")
+	a.stop()
+
+	clock.Store(5000) // and again: what was kept under this time stays
+	a = begin()
+	phase(a, "in 1970 again")
+	a.stop()
+
+	out, err := os.ReadFile(filepath.Join(dir, "files", "out.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimSpace(string(out)); got != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
