@@ -55,7 +55,8 @@ sinks:
 // The broker is ended with SIGTERM, on which it stores its sessions. One that is killed forgets messages
 // that it has acknowledged, and sends others again that it was told to release; no client can know. It is
 // ended while nothing is under way from the senders, so that what they repeat plays no part; what is under
-// way to the agent stays so.
+// way to the agent stays so. And when a connection is lost as soon as it is there, mosquitto 2.0.11 sends
+// messages again that it has released, which the proxy sees: those are not held against the agent.
 func TestMQTTChaos(t *testing.T) {
 	c := chaosOf()
 	s := emptySite(t)
@@ -93,6 +94,13 @@ func TestMQTTChaos(t *testing.T) {
 	if ones.lost(c.qos1) > 0 || ones.strange > 0 {
 		t.Errorf("QoS 1: %s; %d lost", ones, ones.lost(c.qos1))
 	}
+	wrong := proxy.seen.wrongly()
+	for value := range wrong { // by the protocol it is another message
+		if twos.values[value] == 2 {
+			twos.repeats--
+		}
+	}
+	t.Logf("QoS 2: the broker sent %d messages again that it had released", len(wrong))
 	if twos.lost(c.qos2) > 0 || twos.repeats > 0 || twos.strange > 0 {
 		t.Errorf("QoS 2: %s; %d lost, such as %v", twos, twos.lost(c.qos2), twos.examples)
 	}

@@ -57,6 +57,10 @@
 // The server embedded in the agent numbers its messages anew when it is restarted. What it had sent and not
 // got PUBREC for comes again under another identifier, as a new message: there, name an id.
 //
+// Mosquitto 2.0.11 sends PUBLISH again, with DUP, for messages that it has sent PUBREL for, when a connection
+// is lost as soon as it has been made; a broker must not (4.3.3). The identifier is free then, and a broker
+// that keeps to the protocol would mean another message, so it is taken: an id field recognises it.
+//
 // A broker that sends a retained message sends it with every subscription, that is, after every lost
 // connection: each is a message of its own, at QoS 2 as well.
 //
