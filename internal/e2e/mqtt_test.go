@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/fleet"
 )
 
@@ -268,11 +269,22 @@ func (s *site) settleFiles(c chaos) (ones, twos *came) {
 // account checks that the sources' own accounts are shown and add up.
 func (s *site) account() {
 	s.t.Helper()
-	j, err := s.hub.Client().Job(s.ctx, "chaos")
-	s.check(err)
+	var j api.Job
+	s.until(startPatience, "the sources to receive", func(ctx context.Context) (yes bool) {
+		var err error
+		if j, err = s.hub.Client().Job(ctx, "chaos"); err != nil || len(j.Tasks) != 2 {
+			return false
+		}
+		for _, task := range j.Tasks { // the last connection may just have been cut
+			if task.Source == nil || task.Source.State != "receiving" {
+				return false
+			}
+		}
+		return true
+	})
 	for _, task := range j.Tasks {
 		src := task.Source
-		if src == nil || src.State != "receiving" || src.Received < src.Logged+src.Refused || src.Shed+src.Refused > 0 {
+		if src.Received < src.Logged+src.Refused || src.Shed+src.Refused > 0 {
 			s.t.Errorf("task %s: account %+v", task.ID, src)
 			continue
 		}
