@@ -91,6 +91,7 @@ func (f *fleet) replace(agents ...string) error {
 // TestDeviceIsReplaced: a gateway's directory is lost. Nobody waits for it; another device takes its name
 // and goes on from the replica, and the state of the others is as it was.
 func TestDeviceIsReplaced(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "native: count")
 	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 200ms, detach_after: 300ms", 1)
 	f.gateway(t, "g1")
@@ -135,6 +136,7 @@ func TestDeviceIsReplaced(t *testing.T) {
 // TestJobChangesWithoutAGateway: a gateway that is away does not hold up a change; back, it goes on in the new
 // generation, with what it had logged.
 func TestJobChangesWithoutAGateway(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "native: count")
 	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 200ms, detach_after: 300ms", 1)
 	f.gateway(t, "g1")
@@ -180,6 +182,7 @@ func TestJobChangesWithoutAGateway(t *testing.T) {
 
 // TestGatewayJoins: a job that runs takes in a new gateway when it is applied again, and its state goes on.
 func TestGatewayJoins(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "native: count")
 	f.gateway(t, "g1")
 	if done := f.mustApply(f.yaml); done.Generation != 1 {
@@ -201,6 +204,7 @@ func TestGatewayJoins(t *testing.T) {
 // TestOperatorStartsAnew: an operator whose module changes is refused unless it may start anew, which it then
 // does once and not at every restart.
 func TestOperatorStartsAnew(t *testing.T) {
+	t.Parallel()
 	f := newFiles(t)
 	dir := t.TempDir()
 	a := start(t, dir)

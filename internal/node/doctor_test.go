@@ -55,6 +55,7 @@ func item(t *testing.T, d *node.Diagnosis, name string) node.DiagnosedItem {
 }
 
 func TestDiagnose(t *testing.T) {
+	t.Parallel()
 	f := newFiles(t)
 	dir := t.TempDir()
 	a := start(t, dir)
