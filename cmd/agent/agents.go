@@ -8,7 +8,26 @@ import (
 )
 
 type agentsCmds struct {
-	List agentsListCmd `cmd:"" help:"List all agents."`
+	List   agentsListCmd   `cmd:"" help:"List all agents."`
+	Remove agentsRemoveCmd `cmd:"" help:"Take an agent that is gone for good out of the fleet; jobs that are applied again do without it."`
+}
+
+type agentsRemoveCmd struct {
+	Name string `arg:"" placeholder:"NAME" help:"Name of the agent."`
+	remote
+}
+
+// Run implements the command.
+func (c agentsRemoveCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	if err := cl.RemoveAgent(ctx, c.Name); err != nil {
+		return fmt.Errorf("remove agent %s: %w", c.Name, err)
+	}
+	_, err = fmt.Fprintf(p.stdout, "agent %s: removed; apply the jobs that ran on it again\n", c.Name)
+	return err
 }
 
 type agentsListCmd struct {

@@ -26,7 +26,7 @@ type commands struct {
 	Operator   operatorCmds   `cmd:"" help:"Test, push and list operators."`
 	Job        jobCmds        `cmd:"" help:"Check, apply, show and stop jobs."`
 	Checkpoint checkpointCmds `cmd:"" help:"List, take, export and import checkpoints."`
-	Agents     agentsCmds     `cmd:"" help:"List the agents of the fleet."`
+	Agents     agentsCmds     `cmd:"" help:"List the agents of the fleet, remove one."`
 	Status     statusCmd      `cmd:"" help:"Show one agent: its links, its store, its tasks."`
 	Doctor     doctorCmd      `cmd:"" help:"Look at the directory of an agent that does not run, and say what is wrong with it."`
 	Version    versionCmd     `cmd:"" help:"Print the version."`

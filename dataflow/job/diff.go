@@ -14,8 +14,9 @@ import (
 // its own: nil if so. The error joins what must not change. Free to change are checkpoints, what
 // connects sources and sinks to the outside, sinks as such, policies for failing records, what is
 // added: tasks, operators at the end of a chain, outputs after the known ones; and module and configuration
-// of operators that start anew ([Op.Fresh]).
-func Diff(old, next *Physical) error {
+// of operators that start anew ([Op.Fresh]). removed says of an agent that it was taken out of the fleet: then
+// its sources may go.
+func Diff(old, next *Physical, removed func(agent string) bool) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if old.Job != next.Job {
@@ -30,12 +31,15 @@ func Diff(old, next *Physical) error {
 	for i := range old.Tasks {
 		was := &old.Tasks[i]
 		is := next.Task(was.ID)
+		if is == nil && was.Source != nil && removed(was.Agent) {
+			continue
+		}
 		if is == nil {
-			fail("task %s on agent %s is gone, and its state with it: parallelism, placement and chains of what runs must stay", was.ID, was.Agent)
+			fail("task %s on agent %s is gone, and its state with it: parallelism, placement and chains of what runs must stay; agent agents remove takes a gateway out", was.ID, was.Agent)
 			continue
 		}
 		diffTask(was, is, fail)
-		diffInputs(old, next, was.ID, fail)
+		diffInputs(old, next, was.ID, removed, fail)
 	}
 	diffParallelism(old, next, fail)
 	if len(errs) == 0 {
@@ -105,11 +109,12 @@ func diffOp(task abs.TaskID, was, is *Op, fail func(string, ...any)) {
 }
 
 // diffInputs compares the channels into a task; the numbers of each are part of its state. A channel from
-// a task that is new begins at its first number: so a gateway joins.
-func diffInputs(old, next *Physical, id abs.TaskID, fail func(string, ...any)) {
+// a task that is new begins at its first number: so a gateway joins. One from an agent that was removed may
+// go: so it leaves.
+func diffInputs(old, next *Physical, id abs.TaskID, removed func(string) bool, fail func(string, ...any)) {
 	was, is := inputsOf(old, id), inputsOf(next, id)
 	for _, c := range sortedKeys(was) {
-		if _, stays := is[c]; !stays {
+		if _, stays := is[c]; !stays && (next.Task(was[c]) != nil || !removed(old.Task(was[c]).Agent)) {
 			fail("task %s: channel %s into it is gone", id, c)
 		}
 	}

@@ -383,6 +383,30 @@ func promiseText(p *job.Physical) string {
 	return strings.Join(lines, "\n")
 }
 
+// removed says of an agent that it was taken out of the fleet.
+func (a *Agent) removed(name string) bool {
+	_, known := a.peers.get(name)
+	return !known
+}
+
+// RemoveAgent implements [web.Fleet].
+func (a *Agent) RemoveAgent(ctx context.Context, name string) error {
+	if _, known := a.peers.get(name); !known {
+		return api.NotFound("agent agents list shows which there are", "there is no agent %s", name)
+	}
+	if err := a.inTouch(ctx); err != nil {
+		return err
+	}
+	a.askSilent(ctx)
+	if a.peers.alive(name) {
+		return api.Conflict("stop it first; while it runs it belongs to the fleet", "agent %s lives", name)
+	}
+	if err := a.conn.KV(wnats.Agents).Delete(ctx, wnats.Key(name)); err != nil {
+		return api.Unavailable("", "agent %s is not removed: %v", name, err)
+	}
+	return a.forgetPeer(name)
+}
+
 // ApplyJob implements [web.Jobs]. A running job that changes is drained first; the new generation
 // starts from its final checkpoint.
 func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, error) {
@@ -416,7 +440,7 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
 		}
-		if err := job.Diff(old.Plan, p); err != nil {
+		if err := job.Diff(old.Plan, p, a.removed); err != nil {
 			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
 		}
 		rec.Base = old.Final

@@ -180,6 +180,41 @@ func TestJobChangesWithoutAGateway(t *testing.T) {
 	})
 }
 
+// TestGatewayLeaves: a gateway that is gone for good is taken out of the fleet and of the job.
+func TestGatewayLeaves(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "native: count")
+	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 200ms, detach_after: 300ms", 1)
+	f.gateway(t, "g1")
+	gone := f.gateway(t, "g2")
+	f.mustApply(f.yaml)
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.write("g2", "{\"k\":\"b\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`)
+	if err := f.client.RemoveAgent(t.Context(), "g2"); err == nil || !strings.Contains(err.Error(), "lives") {
+		t.Fatalf("remove an agent that lives: %v", err)
+	}
+	if err := f.client.RemoveAgent(t.Context(), "g3"); err == nil || !strings.Contains(err.Error(), "no agent g3") {
+		t.Fatalf("remove an agent that is not there: %v", err)
+	}
+	gone.stop()
+	f.until("g2 is removed", func() (bool, string) {
+		err := f.client.RemoveAgent(t.Context(), "g2")
+		return err == nil, fmt.Sprint(err)
+	})
+	done := f.mustApply(f.yaml)
+	if done.Generation != 2 {
+		t.Fatalf("applied without g2: %+v", done)
+	}
+	f.write("g1", "{\"k\":\"a\"}\n{\"k\":\"b\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`, `b {"count":2}`)
+	f.replicated("lines")
+	j, err := f.client.Job(t.Context(), "lines")
+	if err != nil || len(j.Tasks) != 2 {
+		t.Fatalf("%+v, %v", j.Tasks, err)
+	}
+}
+
 // TestGatewayJoins: a job that runs takes in a new gateway when it is applied again, and its state goes on.
 func TestGatewayJoins(t *testing.T) {
 	t.Parallel()

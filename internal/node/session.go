@@ -389,8 +389,15 @@ func (a *Agent) onOperator(e wnats.Event) error {
 }
 
 func (a *Agent) onAgent(e wnats.Event) error {
-	if e.CaughtUp || e.Deleted {
+	if e.CaughtUp {
 		return nil
+	}
+	if e.Deleted {
+		names, err := wnats.SplitKey(e.Key)
+		if err != nil || len(names) != 1 || names[0] == a.name {
+			return nil
+		}
+		return a.forgetPeer(names[0])
 	}
 	var rec agentRecord
 	if err := json.Unmarshal(e.Value, &rec); err != nil {
@@ -399,6 +406,12 @@ func (a *Agent) onAgent(e wnats.Event) error {
 	}
 	a.peers.put(rec)
 	return a.copies.Put(copyAgent, rec.Name, e.Value)
+}
+
+// forgetPeer forgets an agent that was taken out of the fleet.
+func (a *Agent) forgetPeer(name string) error {
+	a.peers.remove(name)
+	return a.copies.Delete(copyAgent, name)
 }
 
 // epochWatch gives epochs to their jobs: what is there at first by number, then as it changes.
@@ -493,6 +506,13 @@ func (p *peers) put(rec agentRecord) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.recs[rec.Name] = rec
+}
+
+func (p *peers) remove(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.recs, name)
+	delete(p.heard, name)
 }
 
 func (p *peers) hear(s sign) {

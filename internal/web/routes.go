@@ -28,6 +28,7 @@ func (s *Server) routes() *http.ServeMux {
 
 	mux.Handle("GET /api/v1/status", look(s.status))
 	mux.Handle("GET /api/v1/agents", look(s.agents))
+	mux.Handle("DELETE /api/v1/agents/{agent}", look(s.removeAgent))
 
 	mux.Handle("GET /api/v1/jobs", look(s.jobs))
 	mux.Handle("POST /api/v1/jobs", wait(s.applyJob))
@@ -146,6 +147,10 @@ func (s *Server) agents(ctx context.Context, _ *http.Request) (any, error) {
 		v[i].Labels = labels(v[i].Labels)
 	}
 	return list(v), err
+}
+
+func (s *Server) removeAgent(ctx context.Context, r *http.Request) (any, error) {
+	return nil, s.backend.RemoveAgent(ctx, r.PathValue("agent"))
 }
 
 func (s *Server) jobs(ctx context.Context, _ *http.Request) (any, error) {

@@ -77,6 +77,7 @@ func TestClientReachesEveryMethod(t *testing.T) {
 	}{
 		{"status", func() (any, error) { return c.Status(ctx) }, `"notices":[]`},
 		{"agents", func() (any, error) { return c.Agents(ctx) }, `"labels":{},"state":"down"`},
+		{"remove agent", func() (any, error) { return nil, c.RemoveAgent(ctx, "g1") }, `null`},
 		{"jobs", func() (any, error) { return c.Jobs(ctx) }, `"last_complete_epoch":17`},
 		{"job", func() (any, error) { return c.Job(ctx, "a/b c?d") }, `"name":"a/b c?d"`},
 		{"job's tasks", func() (any, error) { return c.Job(ctx, "x") }, `"tasks":[{"id":"smooth@g1"`},

@@ -66,6 +66,14 @@ func (b *Backend) Status(context.Context) (api.Status, error) {
 	}, nil
 }
 
+// RemoveAgent implements web.Backend.
+func (b *Backend) RemoveAgent(_ context.Context, name string) error {
+	if name != "g1" {
+		return api.NotFound("agent agents list shows which there are", "there is no agent %s", name)
+	}
+	return nil
+}
+
 // Agents implements web.Backend.
 func (b *Backend) Agents(context.Context) ([]api.Agent, error) {
 	return []api.Agent{agent(), {Name: "g2", State: "down"}}, nil
