@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"math"
-	"strconv"
 
 	weir "github.com/weir-stream/weir/sdk/go"
 )
@@ -85,11 +84,8 @@ func reading(value []byte) (float64, bool) {
 	if v, ok := weir.JSONNumber(value, field); ok {
 		return v, true
 	}
-	v, err := strconv.ParseFloat(string(value), 64)
-	return v, err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)
+	return weir.ParseNumber(value)
 }
 
-// number rounds to thousandths: enough for a reading, and short.
-func number(dst []byte, v float64) []byte {
-	return strconv.AppendFloat(dst, math.Round(v*1000)/1000, 'f', -1, 64)
-}
+// number rounds to thousandths: enough for a reading, short, and the same text in every language.
+func number(dst []byte, v float64) []byte { return weir.AppendFixed(dst, v, 3) }

@@ -43,13 +43,57 @@ func JSONNumber(value []byte, name string) (float64, bool) {
 	if !ok {
 		return 0, false
 	}
-	for _, c := range raw { // ParseFloat also takes hexadecimal, infinities and underscores
+	return ParseNumber(raw)
+}
+
+// ParseNumber reads a decimal number, as in JSON: the nearest double, as the SDK of every language reads
+// it. False if b is something else, or too large for a double.
+func ParseNumber(b []byte) (float64, bool) {
+	for _, c := range b { // ParseFloat also takes hexadecimal, infinities and underscores
 		if (c < '0' || c > '9') && c != '-' && c != '+' && c != '.' && c != 'e' && c != 'E' {
 			return 0, false
 		}
 	}
-	f, err := strconv.ParseFloat(unsafe.String(&raw[0], len(raw)), 64) // does not keep the string
+	f, err := strconv.ParseFloat(unsafe.String(unsafe.SliceData(b), len(b)), 64) // does not keep the string
 	return f, err == nil
+}
+
+// AppendFixed appends a number rounded to so many decimals (0 to 9), half away from zero, without zeros
+// at the end: the same text in the SDK of every language. What cannot be written so, because it is
+// infinite, not a number, or v times 10 to the power of decimals is 2^63 or more, becomes null.
+func AppendFixed(dst []byte, v float64, decimals int) []byte {
+	if decimals < 0 || decimals > 9 {
+		panic("weir.AppendFixed: 0 to 9 decimals")
+	}
+	p := uint64(1)
+	for range decimals {
+		p *= 10
+	}
+	x := v * float64(p)
+	if !(x < 1<<63 && x > -1<<63) {
+		return append(dst, "null"...)
+	}
+	i := int64(x)
+	switch off := x - float64(i); {
+	case off >= 0.5:
+		i++
+	case off <= -0.5:
+		i--
+	}
+	u := uint64(i)
+	if i < 0 {
+		dst, u = append(dst, '-'), -u
+	}
+	dst = strconv.AppendUint(dst, u/p, 10)
+	if u %= p; u > 0 {
+		dst = append(dst, '.')
+	}
+	for u > 0 {
+		p /= 10
+		dst = append(dst, '0'+byte(u/p))
+		u %= p
+	}
+	return dst
 }
 
 // jsonScanner walks over JSON text.

@@ -5,6 +5,9 @@ import "strconv"
 // MaxRecord is the largest record in bytes, with 16 bytes for what is not key, headers and value.
 const MaxRecord = 256 << 10
 
+// MaxKey is the longest key of a record in bytes.
+const MaxKey = 8 << 10
+
 // recordFixed is the encoded size of a record without key, headers and value.
 const recordFixed = 16
 
@@ -42,9 +45,9 @@ func (r Record) Header(name string) []byte {
 // key length (2), headers length (2), key, headers, value; little-endian.
 func appendRecord(dst []byte, key, headers []byte, time int64, value []byte) []byte {
 	size := recordFixed + len(key) + len(headers) + len(value)
-	if len(key) > 1<<16-1 || len(headers) > 1<<16-1 || size > MaxRecord {
+	if len(key) > MaxKey || len(headers) > 1<<16-1 || size > MaxRecord {
 		panic("record of " + strconv.Itoa(size) + " bytes with a key of " + strconv.Itoa(len(key)) +
-			", at most " + strconv.Itoa(MaxRecord) + " and 65535")
+			", at most " + strconv.Itoa(MaxRecord) + " and " + strconv.Itoa(MaxKey))
 	}
 	t, s := uint64(time), uint32(size-4)
 	k, h := uint16(len(key)), uint16(len(headers))

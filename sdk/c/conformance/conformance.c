@@ -1,0 +1,158 @@
+/* The conformance operator in C; package wasmops/abitest says what each command does. */
+#include "weir.h"
+
+static int side, unused;
+static double ratio = 0.5;
+static int64_t limit = 7;
+static int64_t seen;
+static uint8_t large[1 << 20];
+
+static int start(void) {
+    side = weir_output("side");
+    unused = weir_output("unused");
+    return weir_config_double("ratio", &ratio) && weir_config_int("limit", &limit) ? 0 : 1;
+}
+
+static const weir_record *now; /* being processed */
+
+static void answer(weir_bytes value) { weir_emit(WEIR_OUT, now->key, now->time, value); }
+
+static void answer_text(const weir_text *t) {
+    if (t->full) weir_die("text is full");
+    answer(weir_text_bytes(t));
+}
+
+/* found answers with what a look-up has written to large. */
+static void found(int32_t n) { answer(n < 0 ? weir_lit("-") : weir_make(large, (uint32_t)n)); }
+
+static void hex(weir_text *t, double v) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &v, 8);
+    for (int shift = 60; shift >= 0; shift -= 4) weir_put_byte(t, (uint8_t)"0123456789abcdef"[bits >> shift & 15]);
+}
+
+static void json(weir_bytes arg) {
+    weir_text t = {large, 0, sizeof large, false};
+    weir_bytes raw;
+    double v;
+    weir_put(&t, weir_json_field(arg, weir_lit("v"), &raw) ? raw : weir_lit("-"));
+    weir_put_byte(&t, '|');
+    if (weir_json_number(arg, weir_lit("v"), &v)) {
+        weir_put_fixed(&t, v, 3);
+        weir_put_byte(&t, '|');
+        hex(&t, v);
+    } else {
+        weir_put(&t, weir_lit("-|-"));
+    }
+    answer_text(&t);
+}
+
+static bool visit(void *context, weir_bytes key, weir_bytes value) {
+    (void)context;
+    weir_emit(WEIR_OUT, key, now->time, value);
+    return true;
+}
+
+static uint32_t decimal(weir_bytes b) {
+    double v;
+    return weir_number(b, &v) && v >= 0 && v <= 1e9 ? (uint32_t)v : 0;
+}
+
+static int process(const weir_record *r) {
+    now = r;
+    WEIR_TEXT(t, 512);
+    weir_bytes arg = r->value, b;
+    if (arg.len == 0) return weir_fail("empty command");
+    uint8_t command = arg.ptr[0];
+    arg = weir_make(arg.ptr + 1, arg.len - 1);
+    switch (command) {
+    case 'e':
+        weir_emit_record(WEIR_OUT, r);
+        break;
+    case 's':
+        weir_emit_record(side, r);
+        weir_emit_record(unused, r);
+        break;
+    case 'n':
+        for (uint32_t i = 0, n = decimal(arg); i < n; i++) {
+            t.len = 0;
+            weir_put_int(&t, i);
+            answer_text(&t);
+        }
+        break;
+    case 'w':
+        for (uint32_t i = 0; i < sizeof large; i++) large[i] = 'w';
+        weir_emit(WEIR_OUT, r->key, r->time, weir_make(large, decimal(arg)));
+        break;
+    case 'c':
+        weir_put(&t, arg);
+        weir_put_byte(&t, 0);
+        if (t.full) return weir_fail("name is too long");
+        found(weir_config((const char *)t.ptr, large, sizeof large));
+        break;
+    case 'C':
+        weir_put_fixed(&t, ratio, 6);
+        weir_put_byte(&t, '|');
+        weir_put_int(&t, limit);
+        answer_text(&t);
+        break;
+    case 'h':
+        answer(weir_header(r, arg, &b) ? b : weir_lit("-"));
+        break;
+    case 'i':
+        weir_put_int(&t, r->input);
+        answer_text(&t);
+        break;
+    case 'g':
+        found(weir_state_get(r->key, large, sizeof large));
+        break;
+    case 'p':
+        weir_state_put(r->key, arg);
+        break;
+    case 'd':
+        answer(weir_state_delete(r->key) ? weir_lit("1") : weir_lit("0"));
+        break;
+    case 'x':
+        weir_state_scan(arg, visit, NULL);
+        break;
+    case 'k':
+        weir_count_bytes(arg, r->time);
+        break;
+    case 'l':
+        if (arg.len == 0) return weir_fail("no level");
+        weir_log_bytes((weir_level)(arg.ptr[0] - '0'), weir_make(arg.ptr + 1, arg.len - 1));
+        break;
+    case 't':
+        weir_put_int(&t, weir_now());
+        answer_text(&t);
+        break;
+    case 'f':
+        answer(arg);
+        return weir_fail_bytes(arg);
+    case 'j':
+        json(arg);
+        break;
+    case 'r': {
+        double v;
+        if (arg.len < 2 || !weir_number(weir_make(arg.ptr + 1, arg.len - 1), &v)) return weir_fail("not a number");
+        weir_put_fixed(&t, v, arg.ptr[0] - '0');
+        answer_text(&t);
+        break;
+    }
+    case 'q': {
+        weir_text quoted = {large, 0, sizeof large, false};
+        weir_put_json(&quoted, arg);
+        answer_text(&quoted);
+        break;
+    }
+    case 'v':
+        weir_put_int(&t, ++seen);
+        answer_text(&t);
+        break;
+    default:
+        return weir_fail("unknown command");
+    }
+    return 0;
+}
+
+WEIR_OPERATOR(start, process)
