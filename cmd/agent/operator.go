@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/wasmops/abitest"
 )
 
 // maxModuleBytes is the largest module that is sent to an agent, which has its own say.
@@ -17,6 +18,8 @@ type operatorCmds struct {
 	List operatorListCmd `cmd:"" help:"List the registered operators."`
 	Show operatorShowCmd `cmd:"" help:"Show all versions of one operator."`
 	Test operatorTestCmd `cmd:"" help:"Run a module over records, once whole and once restored after every batch."`
+
+	Verify operatorVerifyCmd `cmd:"" help:"Check a module against the ABI: exports, imports, limits, whether its state can be captured."`
 }
 
 type operatorPushCmd struct {
@@ -68,6 +71,15 @@ func openModule(path string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+func readModule(path string) ([]byte, error) {
+	f, err := openModule(path)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	return readSmall(path, maxModuleBytes)
 }
 
 type operatorListCmd struct {
@@ -133,12 +145,7 @@ compactly, or {"base64": "…"}. A wanted record may name its "output".`
 
 // Run implements the command.
 func (c operatorTestCmd) Run(ctx context.Context, p *program) error {
-	f, err := openModule(c.File)
-	if err != nil {
-		return err
-	}
-	f.Close()
-	module, err := readSmall(c.File, maxModuleBytes)
+	module, err := readModule(c.File)
 	if err != nil {
 		return err
 	}
@@ -159,4 +166,53 @@ func (c operatorTestCmd) Run(ctx context.Context, p *program) error {
 	_, err = fmt.Fprintf(p.stdout, "%s: %s gave %s in each of %s: %s\n", c.File,
 		count(report.Records, "record"), c.Want, count(len(report.Runs), "run"), strings.Join(report.Runs, "; "))
 	return err
+}
+
+type operatorVerifyCmd struct {
+	File   string            `arg:"" placeholder:"FILE.wasm" help:"The module."`
+	Config map[string]string `mapsep:"none" placeholder:"K=V" help:"Configuration to start it with; may be repeated."`
+	Kit    bool              `help:"The module is the conformance operator of an SDK: run the whole kit on it."`
+}
+
+// Help is what `agent operator verify --help` says besides the flags.
+func (operatorVerifyCmd) Help() string {
+	return `It asks what an agent asks when a module is pushed and started. With --kit it checks every part of the
+ABI through the conformance operator, for those who write an SDK: docs/abi.md.`
+}
+
+// Run implements the command.
+func (c operatorVerifyCmd) Run(ctx context.Context, p *program) error {
+	module, err := readModule(c.File)
+	if err != nil {
+		return err
+	}
+	report, err := p.parts.verifyOperator(ctx, module, abitest.Options{Config: c.Config})
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File, err)
+	}
+	m := report.Module
+	fmt.Fprintf(p.stdout, "%s is an operator of ABI version 1\n", c.File)
+	t := newTable("", "")
+	t.add("digest", m.Digest)
+	t.add("size", bytesText(int64(m.Size)))
+	t.add("imports", strings.Join(m.Imports, " "))
+	t.add("memory", bytesText(m.MinMemory)+" at start")
+	t.add("snapshot", fmt.Sprintf("%s of a fresh instance, %s; a restored copy is equal", bytesText(int64(report.Snapshot)), count(m.Globals(), "global")))
+	if err := t.print(p.stdout); err != nil || !c.Kit {
+		return err
+	}
+	failed := 0
+	results := p.parts.kit(ctx, module, abitest.Options{})
+	for _, r := range results {
+		if r.Err != nil {
+			failed++
+			fmt.Fprintf(p.stdout, "FAILED  %s: %v\n", r.Name, r.Err)
+			continue
+		}
+		fmt.Fprintf(p.stdout, "passed  %s\n", r.Name)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%s: %d of %s of the kit failed", c.File, failed, count(len(results), "check"))
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-stream/weir/internal/demo"
 	"github.com/weir-stream/weir/internal/node"
+	"github.com/weir-stream/weir/wasmops/abitest"
 	"github.com/weir-stream/weir/wasmops/optest"
 )
 
@@ -22,6 +23,9 @@ type parts struct {
 	diagnose func(dir string) (*node.Diagnosis, error)
 	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
 	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error)
+	// verifyOperator checks a module against the ABI; kit runs the conformance kit on it.
+	verifyOperator func(ctx context.Context, module []byte, opt abitest.Options) (abitest.Report, error)
+	kit            func(ctx context.Context, module []byte, opt abitest.Options) []abitest.Result
 }
 
 func wired() parts {
@@ -31,5 +35,7 @@ func wired() parts {
 		importCheckpoint: node.ImportCheckpoint,
 		diagnose:         node.Diagnose,
 		testOperator:     optest.Run,
+		verifyOperator:   abitest.Verify,
+		kit:              abitest.Kit,
 	}
 }

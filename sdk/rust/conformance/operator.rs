@@ -1,0 +1,125 @@
+struct Conformance {
+    config: weir::Config,
+    text: weir::Text,
+    ratio: f64,
+    limit: i64,
+    seen: i64,
+}
+
+impl weir::Operator for Conformance {
+    const OUTPUTS: &'static [&'static str] = &["side", "unused"];
+
+    fn new(c: &weir::Config) -> weir::Result<Self> {
+        Ok(Conformance { config: *c, text: weir::Text::new(), ratio: c.float("ratio", 0.5)?, limit: c.int("limit", 7)?, seen: 0 })
+    }
+
+    fn process(&mut self, r: &weir::Record, out: &mut weir::Out) -> weir::Result {
+        let (command, arg) = r.value.split_first().ok_or("empty command")?;
+        let text = &mut self.text;
+        text.clear();
+        match command {
+            b'e' => {
+                out.emit_record(weir::MAIN_OUTPUT, r);
+                return Ok(());
+            }
+            b's' => {
+                out.emit_record("side", r);
+                out.emit_record("unused", r);
+                return Ok(());
+            }
+            b'n' => {
+                for i in 0..size(arg) {
+                    text.clear();
+                    text.put_int(i as i64);
+                    out.emit(r.key, r.time, text);
+                }
+                return Ok(());
+            }
+            b'w' => (0..size(arg)).for_each(|_| text.put_byte(b'w')),
+            b'c' => match self.config.get(core::str::from_utf8(arg).unwrap_or("")) {
+                Some(v) => text.put(&v),
+                None => text.put_byte(b'-'),
+            },
+            b'C' => {
+                text.put_fixed(self.ratio, 6);
+                text.put_byte(b'|');
+                text.put_int(self.limit);
+            }
+            b'h' => text.put(r.header(arg).unwrap_or(b"-")),
+            b'i' => text.put_int(r.input as i64),
+            b'g' => {
+                if !weir::state::get(r.key, text) {
+                    text.put_byte(b'-');
+                }
+            }
+            b'p' => {
+                weir::state::put(r.key, arg);
+                return Ok(());
+            }
+            b'd' => text.put_int(weir::state::delete(r.key) as i64),
+            b'x' => {
+                weir::state::scan(arg, |key, value| {
+                    out.emit(key, r.time, value);
+                    true
+                });
+                return Ok(());
+            }
+            b'k' => {
+                weir::count(arg, r.time);
+                return Ok(());
+            }
+            b'l' => {
+                let (level, line) = arg.split_first().ok_or("no level")?;
+                let level = match level {
+                    b'0' => weir::Level::Debug,
+                    b'1' => weir::Level::Info,
+                    b'2' => weir::Level::Warn,
+                    _ => weir::Level::Error,
+                };
+                weir::log(level, line);
+                return Ok(());
+            }
+            b't' => text.put_int(weir::now()),
+            b'f' => {
+                out.emit(r.key, r.time, arg);
+                return Err(weir::Failure::from(arg));
+            }
+            b'j' => json(text, arg),
+            b'r' => {
+                let (decimals, digits) = arg.split_first().ok_or("not a number")?;
+                let v = weir::number(digits).ok_or("not a number")?;
+                text.put_fixed(v, (decimals - b'0') as usize);
+            }
+            b'q' => text.put_json(arg),
+            b'v' => {
+                self.seen += 1;
+                text.put_int(self.seen);
+            }
+            _ => return Err(weir::Failure::from("unknown command")),
+        }
+        out.emit(r.key, r.time, text);
+        Ok(())
+    }
+}
+
+fn size(b: &[u8]) -> usize {
+    match weir::number(b) {
+        Some(v) if v >= 0.0 && v <= 1e9 => v as usize,
+        _ => 0,
+    }
+}
+
+fn json(text: &mut weir::Text, value: &[u8]) {
+    text.put(weir::json_field(value, b"v").unwrap_or(b"-"));
+    text.put_byte(b'|');
+    match weir::json_number(value, b"v") {
+        None => text.put(b"-|-"),
+        Some(v) => {
+            text.put_fixed(v, 3);
+            text.put_byte(b'|');
+            for shift in (0..16).rev() {
+                text.put_byte(b"0123456789abcdef"[(v.to_bits() >> (shift * 4) & 15) as usize]);
+            }
+        }
+    }
+}
