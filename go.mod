@@ -2,6 +2,8 @@ module github.com/weir-stream/weir
 
 go 1.26.0
 
+ignore ./sdk/assemblyscript/node_modules
+
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/eclipse/paho.mqtt.golang v1.5.1

@@ -61,7 +61,7 @@ import (
 //	counter_add (name, name_len, delta i64)  adds to a counter of the operator
 //	clock_ms () -> i64                       milliseconds since 1970: the stamp of the log entry whose
 //	                                         records are processed; never goes back; 0 before the first
-//	fail (ptr, len)                          gives the reason for the status that follows
+//	fail (ptr, len)                          gives the reason for the status, or the trap, that follows
 //
 // # WASI preview 1
 //

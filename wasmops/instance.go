@@ -154,6 +154,9 @@ func (in *Instance) guestError(err error) error {
 	if errors.As(err, &fault) {
 		return in.failure("%s", string(fault))
 	}
+	if in.reason != "" { // a guest that has no other way to end gives its reason and traps
+		return in.failure("%s", in.reason)
+	}
 	if said := in.text.said(); said != "" { // a language's own words say more than its trap
 		return in.failure("%s", said)
 	}
