@@ -1,5 +1,5 @@
-// Package sdk holds the sources of the Go SDK, so that the agent can build operators on machines that have the
-// go tool and no network.
+// Package sdk holds the sources of the SDKs, so that the agent can write and build operators on machines that
+// have a language's compiler and no network.
 package sdk
 
 import "embed"
@@ -8,3 +8,10 @@ import "embed"
 //
 //go:embed go/*.go
 var Go embed.FS
+
+// Others are the SDKs for C, Rust and AssemblyScript. Each is one file; for AssemblyScript there is also
+// which compiler it is built with.
+//
+//go:embed c/weir.h rust/src/weir.rs
+//go:embed assemblyscript/assembly/weir.ts assemblyscript/package.json assemblyscript/package-lock.json
+var Others embed.FS

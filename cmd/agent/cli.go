@@ -23,7 +23,7 @@ const (
 type commands struct {
 	Run        runCmd         `cmd:"" help:"Run an agent."`
 	Demo       demoCmd        `cmd:"" help:"Show the whole on this machine: three agents, 200 sensors, two kills, a verdict."`
-	Operator   operatorCmds   `cmd:"" help:"Test, push and list operators."`
+	Operator   operatorCmds   `cmd:"" help:"Write, build, test, push and list operators."`
 	Job        jobCmds        `cmd:"" help:"Check, apply, show and stop jobs."`
 	Checkpoint checkpointCmds `cmd:"" help:"List, take, export and import checkpoints."`
 	Agents     agentsCmds     `cmd:"" help:"List the agents of the fleet, remove one."`

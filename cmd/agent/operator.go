@@ -14,6 +14,9 @@ import (
 const maxModuleBytes = 32 << 20
 
 type operatorCmds struct {
+	New   operatorNewCmd   `cmd:"" help:"Write a project for an operator in Go, Rust, C or AssemblyScript."`
+	Build operatorBuildCmd `cmd:"" help:"Build an operator's project to a module, with the compiler that is there."`
+
 	Push operatorPushCmd `cmd:"" help:"Register a module as one version of an operator."`
 	List operatorListCmd `cmd:"" help:"List the registered operators."`
 	Show operatorShowCmd `cmd:"" help:"Show all versions of one operator."`
@@ -192,8 +195,7 @@ func (c operatorVerifyCmd) Run(ctx context.Context, p *program) error {
 	}
 	m := report.Module
 	fmt.Fprintf(p.stdout, "%s is an operator of ABI version 1\n", c.File)
-	t := newTable("", "")
-	t.add("digest", m.Digest)
+	t := newTable("digest", m.Digest)
 	t.add("size", bytesText(int64(m.Size)))
 	t.add("imports", strings.Join(m.Imports, " "))
 	t.add("memory", bytesText(m.MinMemory)+" at start")

@@ -781,13 +781,15 @@ export class KeyMap<V> {
 
   private place(key: Bytes, hash: u64): i32 {
     const slots = this.slots, mask = slots.length - 1;
-    for (let at = <i32>(hash >> 32) & mask; ; at = (at + 1) & mask) {
+    let at = <i32>(hash >> 32) & mask;
+    while (true) {
       const s = unchecked(slots[at]), i = <i32>s - 1;
       if (i < 0) return -1;
       if ((s ^ hash) >> 32 == 0) {
         const k = unchecked(this.keys[i]);
         if (equal(k + 4, load<i32>(k), key.ptr, key.len)) return i;
       }
+      at = (at + 1) & mask;
     }
   }
 
