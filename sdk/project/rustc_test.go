@@ -1,0 +1,12 @@
+//go:build rustc
+
+package project
+
+import "testing"
+
+func TestRust(t *testing.T) {
+	checkLanguage(t, Rust, sources{
+		conformance: []string{"sdk/rust/conformance/lib.rs", "sdk/rust/conformance/no_std.rs"},
+		included:    "sdk/rust/conformance/operator.rs", ewma: "examples/ewma/rust/lib.rs",
+	}, Options{})
+}
