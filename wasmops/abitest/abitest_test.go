@@ -49,7 +49,7 @@ func writeGolden(t *testing.T, name string, wasm []byte) {
 // TestKitBites: an operator that is not the conformance operator fails its checks one by one.
 func TestKitBites(t *testing.T) {
 	failed := map[string]bool{}
-	results := Kit(t.Context(), wasmtest.Bytes(t, "../../examples/demo/count"), Options{})
+	results := Kit(t.Context(), wasmtest.Bytes(t, "../../examples/demo/count"), Options{CacheDir: t.TempDir()})
 	for _, r := range results {
 		if r.Err != nil {
 			failed[r.Name] = true

@@ -33,6 +33,7 @@ type Result struct {
 type T interface {
 	Helper()
 	Context() context.Context
+	TempDir() string
 	Logf(format string, args ...any)
 	Errorf(format string, args ...any)
 }
@@ -40,7 +41,7 @@ type T interface {
 // Run runs the kit on a conformance operator, as a test.
 func Run(t T, wasm []byte) {
 	t.Helper()
-	for _, r := range Kit(t.Context(), wasm, Options{}) {
+	for _, r := range Kit(t.Context(), wasm, Options{CacheDir: t.TempDir()}) {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Name, r.Err)
 		} else {
