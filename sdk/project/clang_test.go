@@ -46,3 +46,7 @@ WEIR_OPERATOR(NULL, process)
 	}
 	golden(t, build(t, dir, Options{}), dir)
 }
+
+func init() {
+	benchGuests = append(benchGuests, benchGuest{"c", func(tb testing.TB) []byte { return buildOperator(tb, C, "sdk/c/bench/bench.c") }})
+}

@@ -46,36 +46,44 @@ func checkLanguage(t *testing.T, l Language, from sources, opt Options) {
 	}
 }
 
-func newProject(t *testing.T, l Language) string {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "my-operator")
+// buildOperator builds a project with another operator in it.
+func buildOperator(tb testing.TB, l Language, source string) []byte {
+	tb.Helper()
+	dir := newProject(tb, l)
+	put(tb, source, filepath.Join(dir, MainFile(l)))
+	return build(tb, dir, Options{})
+}
+
+func newProject(tb testing.TB, l Language) string {
+	tb.Helper()
+	dir := filepath.Join(tb.TempDir(), "my-operator")
 	if err := New(dir, l); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return dir
 }
 
 // put copies a file of the repository.
-func put(t *testing.T, from, to string) {
-	t.Helper()
+func put(tb testing.TB, from, to string) {
+	tb.Helper()
 	data, err := os.ReadFile(filepath.Join("../..", from))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.WriteFile(to, data, 0o644); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
-func build(t *testing.T, dir string, opt Options) []byte {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "built.wasm")
-	if err := Build(t.Context(), dir, out, opt); err != nil {
-		t.Fatal(err)
+func build(tb testing.TB, dir string, opt Options) []byte {
+	tb.Helper()
+	out := filepath.Join(tb.TempDir(), "built.wasm")
+	if err := Build(tb.Context(), dir, out, opt); err != nil {
+		tb.Fatal(err)
 	}
 	wasm, err := os.ReadFile(out)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return wasm
 }

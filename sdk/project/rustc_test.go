@@ -10,3 +10,7 @@ func TestRust(t *testing.T) {
 		included:    "sdk/rust/conformance/operator.rs", ewma: "examples/ewma/rust/lib.rs",
 	}, Options{})
 }
+
+func init() {
+	benchGuests = append(benchGuests, benchGuest{"rust", func(tb testing.TB) []byte { return buildOperator(tb, Rust, "sdk/rust/bench/lib.rs") }})
+}

@@ -10,6 +10,7 @@ let field = weir.utf8("v"); // JSON field that holds the reading
 let alerts = 0;
 
 // What is known of one sensor.
+@unmanaged
 class Sensor {
   mean: f64 = 0;
   spread: f64 = 0; // smoothed absolute deviation

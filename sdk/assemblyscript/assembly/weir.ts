@@ -17,8 +17,9 @@
 //
 //     asc assembly/index.ts -O3 --use abort=assembly/weir/weirAbort -o operator.wasm
 //
-// Nothing here allocates per record, once its buffers have grown. What a module imports and exports is
-// described in docs/abi.md.
+// Nothing here allocates per record, once its buffers have grown. The classes are unmanaged: the collector neither
+// sees nor frees them, so make them once, as above, and not for each record. Your own classes and strings
+// are collected as usual. What a module imports and exports is described in docs/abi.md.
 
 // ---- The host's functions ----
 
@@ -48,6 +49,7 @@
 // ---- Bytes and text ----
 
 /** Bytes somewhere in memory; those of a record are borrowed until the process function returns. */
+@unmanaged
 export class Bytes {
   ptr: usize = 0;
   len: i32 = 0;
@@ -85,6 +87,7 @@ export function utf8(s: string): Bytes {
 }
 
 /** Bytes that grow: text being written. */
+@unmanaged
 export class Text extends Bytes {
   private cap: i32 = 0;
 
@@ -334,6 +337,7 @@ export const MAX_RECORD: i32 = 256 << 10;
 export const MAX_KEY: i32 = 8 << 10;
 
 /** One record. What it refers to is borrowed until the process function returns. */
+@unmanaged
 export class Record {
   /** Event time in milliseconds since 1970. */
   time: i64 = 0;
@@ -362,29 +366,38 @@ export class Record {
   }
 }
 
+@unmanaged
 class Output {
   buf: Text = new Text();
   count: i32 = 0;
-  constructor(public index: i32) {} // the host's; -1: the job does not use it
+  index: i32 = -1; // the host's; -1: the job does not use it
 }
 
-let outputs: StaticArray<Output> = new StaticArray<Output>(0);
+const MAX_OUTPUTS: i32 = 64;
+const OUTPUTS: usize = memory.data(64 * 4, 4);
+let outputs: i32 = 0;
+
+// @ts-ignore: decorator
+@inline function outputAt(i: i32): Output {
+  return changetype<Output>(load<usize>(OUTPUTS + (<usize>i << 2)));
+}
+
 const nothing: Bytes = new Bytes();
 
 /** Opens a side output; called in the init function. What is emitted on an output that the job does not
  *  use is dropped. */
 export function output(name: string): i32 {
-  const n = say(name), had = outputs.length;
-  const more = new StaticArray<Output>(had + 1);
-  for (let i = 0; i < had; i++) more[i] = outputs[i];
-  more[had] = new Output(hostOutputOpen(n.ptr, n.len));
-  outputs = more;
-  return had;
+  if (outputs == MAX_OUTPUTS) die("more than 64 outputs");
+  const n = say(name), o = new Output();
+  o.index = hostOutputOpen(n.ptr, n.len);
+  store<usize>(OUTPUTS + (<usize>outputs << 2), changetype<usize>(o));
+  return outputs++;
 }
 
 // @ts-ignore: decorator
 @inline function add(out: i32, key: Bytes, headers: Bytes, time: i64, value: Bytes): void {
-  const o = outputs[out];
+  if (<u32>out >= <u32>outputs) die("no such output");
+  const o = outputAt(out);
   if (o.index < 0) return;
   const size = 16 + key.len + headers.len + value.len;
   if (key.len > MAX_KEY || headers.len > 65535 || value.len > MAX_RECORD || size > MAX_RECORD) {
@@ -503,16 +516,23 @@ export function stateDelete(key: Bytes): bool {
 }
 
 /** Visits the keys that begin with a prefix in byte order:
- *  for (const s = new weir.Scan(prefix); s.next(); ) … s.key … s.value … They are borrowed until next. */
+ *  for (scan.start(prefix); scan.next(); ) … scan.key … scan.value … They are borrowed until next. */
+@unmanaged
 export class Scan {
   key: Bytes = new Bytes();
   value: Bytes = new Bytes();
   private buf: Text = new Text();
   private after: Text = new Text();
+  private prefix: Text = new Text();
   private at: i32 = 0;
 
-  constructor(private prefix: Bytes) {
+  start(prefix: Bytes): void {
+    this.buf.clear();
     this.buf.reserve(16 << 10);
+    this.after.clear();
+    this.prefix.clear();
+    this.prefix.put(prefix);
+    this.at = 0;
   }
 
   next(): bool {
@@ -768,73 +788,73 @@ export function jsonNumber(value: Bytes, name: Bytes): bool {
 // ---- A map in memory ----
 
 /** A hash table from keys to objects, in the module's memory: state like any other variable, faster than keyed
- *  state, but neither rescaled nor larger than memory. Entries are never removed. V is a class whose
- *  constructor takes nothing. */
+ *  state, but neither rescaled nor larger than memory. Entries are never removed. V is a class marked @unmanaged
+ *  whose constructor takes nothing. */
+@unmanaged
 export class KeyMap<V> {
-  private slots: StaticArray<u64> = new StaticArray<u64>(64); // hash, and 1 + place of the entry in the low half
-  private keys: Array<usize> = []; // length (4), key
-  private values: Array<V> = [];
+  size: i32 = 0;
+  private room: i32 = 0; // slots: 0 or a power of two
+  private slots: usize = 0; // of 8 bytes each: hash, address of an entry or 0. Entry: value, key length, key
 
-  get size(): i32 {
-    return this.values.length;
-  }
-
-  private place(key: Bytes, hash: u64): i32 {
-    const slots = this.slots, mask = slots.length - 1;
-    let at = <i32>(hash >> 32) & mask;
-    while (true) {
-      const s = unchecked(slots[at]), i = <i32>s - 1;
-      if (i < 0) return -1;
-      if ((s ^ hash) >> 32 == 0) {
-        const k = unchecked(this.keys[i]);
-        if (equal(k + 4, load<i32>(k), key.ptr, key.len)) return i;
-      }
-      at = (at + 1) & mask;
+  // @ts-ignore: decorator
+  @inline private find(key: Bytes, hash: u32): usize {
+    const mask = this.room - 1, slots = this.slots;
+    if (mask < 0) return 0;
+    for (let at = <i32>hash & mask; ; at = (at + 1) & mask) {
+      const slot = slots + (<usize>at << 3), e = load<usize>(slot, 4);
+      if (e == 0 || (load<u32>(slot) == hash && equal(e + 8, load<i32>(e, 4), key.ptr, key.len))) return e;
     }
+    return 0;
   }
 
   /** The value of a key, null if there is none. */
   get(key: Bytes): V | null {
-    const i = this.place(key, hashOf(key));
-    return i < 0 ? null : unchecked(this.values[i]);
+    const e = this.find(key, hashOf(key));
+    return e ? changetype<V>(load<usize>(e)) : null;
   }
 
   /** The value of a key, a new one if there was none. */
-  at(key: Bytes): V {
+  // @ts-ignore: decorator
+  @inline at(key: Bytes): V {
     const hash = hashOf(key);
-    const i = this.place(key, hash);
-    return i < 0 ? this.add(key, hash) : unchecked(this.values[i]);
+    const e = this.find(key, hash);
+    return e ? changetype<V>(load<usize>(e)) : this.add(key, hash);
   }
 
-  private add(key: Bytes, hash: u64): V {
-    const n = this.values.length + 1;
-    if (n * 4 > this.slots.length * 3) {
-      const old = this.slots;
-      this.slots = new StaticArray<u64>(old.length * 2);
-      for (let i = 0; i < old.length; i++) {
-        if (<u32>old[i]) this.fill(old[i]);
+  private add(key: Bytes, hash: u32): V {
+    if (isManaged<V>()) ERROR("the values of a KeyMap are of a class marked @unmanaged");
+    this.size++;
+    if (this.size * 4 > this.room * 3) {
+      const old = this.slots, had = this.room;
+      this.room = max(64, had * 2);
+      this.slots = heap.alloc(<usize>this.room << 3);
+      memory.fill(this.slots, 0, <usize>this.room << 3);
+      for (let i = 0; i < had; i++) {
+        const slot = old + (<usize>i << 3);
+        if (load<usize>(slot, 4)) this.fill(load<u32>(slot), load<usize>(slot, 4));
       }
+      if (old) heap.free(old);
     }
-    const own = heap.alloc(<usize>(4 + key.len));
-    store<i32>(own, key.len);
-    copy(own + 4, key.ptr, key.len);
+    const e = heap.alloc(<usize>(8 + key.len));
     const v = instantiate<V>();
-    this.keys.push(own);
-    this.values.push(v);
-    this.fill((hash & 0xffffffff00000000) | <u64>n);
+    store<usize>(e, changetype<usize>(v));
+    store<i32>(e, key.len, 4);
+    copy(e + 8, key.ptr, key.len);
+    this.fill(hash, e);
     return v;
   }
 
-  private fill(slot: u64): void {
-    const slots = this.slots, mask = slots.length - 1;
-    let at = <i32>(slot >> 32) & mask;
-    while (<u32>slots[at]) at = (at + 1) & mask;
-    slots[at] = slot;
+  private fill(hash: u32, e: usize): void {
+    const mask = this.room - 1;
+    let at = <i32>hash & mask;
+    while (load<usize>(this.slots + (<usize>at << 3), 4)) at = (at + 1) & mask;
+    store<u32>(this.slots + (<usize>at << 3), hash);
+    store<usize>(this.slots + (<usize>at << 3), e, 4);
   }
 }
 
 // @ts-ignore: decorator
-@inline function hashOf(key: Bytes): u64 {
+@inline function hashOf(key: Bytes): u32 {
   const k: u64 = 0x9e3779b97f4a7c15;
   let p = key.ptr, n = key.len, last: u64 = 0;
   let h: u64 = <u64>n * k;
@@ -844,7 +864,7 @@ export class KeyMap<V> {
   }
   if (n >= 4) last = <u64>load<u32>(p) | (<u64>load<u32>(p + <usize>n - 4)) << 32;
   else if (n > 0) last = <u64>load<u8>(p) | (<u64>load<u8>(p + <usize>(n >> 1))) << 8 | (<u64>load<u8>(p + <usize>n - 1)) << 16;
-  return (h ^ last) * k;
+  return <u32>(((h ^ last) * k) >> 32);
 }
 
 // ---- The module ----
@@ -885,9 +905,10 @@ export function weir_init(): i32 {
 
 export function weir_process(index: i32, ptr: usize, len: i32, count: i32): i32 {
   if (ptr != input || <u32>len > <u32>inputSize) return fail(MALFORMED) ? 0 : 1;
-  for (let i = 0; i < outputs.length; i++) {
-    outputs[i].buf.clear();
-    outputs[i].count = 0;
+  for (let i = 0; i < outputs; i++) {
+    const o = outputAt(i);
+    o.buf.clear();
+    o.count = 0;
   }
   const end = ptr + <usize>len, r = record, process = processing;
   let p = ptr;
@@ -905,8 +926,8 @@ export function weir_process(index: i32, ptr: usize, len: i32, count: i32): i32 
     p += 4 + <usize>after;
   }
   // The host reads the buffers when this call has returned; the next one overwrites them.
-  for (let i = 0; i < outputs.length; i++) {
-    const o = outputs[i];
+  for (let i = 0; i < outputs; i++) {
+    const o = outputAt(i);
     if (o.count) hostEmit(o.index, o.buf.ptr, o.buf.len, o.count);
   }
   return 0;

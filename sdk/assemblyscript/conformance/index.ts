@@ -11,6 +11,7 @@ const text = new weir.Text();
 const arg = new weir.Bytes();
 const found = new weir.Bytes();
 const v = weir.utf8("v");
+const scan = new weir.Scan();
 
 function start(): bool {
   side = weir.output("side");
@@ -94,7 +95,7 @@ function process(r: weir.Record): bool {
       text.putInt(weir.stateDelete(r.key) ? 1 : 0);
       break;
     case 0x78: // x
-      for (const s = new weir.Scan(arg); s.next(); ) weir.emit(weir.OUT, s.key, r.time, s.value);
+      for (scan.start(arg); scan.next(); ) weir.emit(weir.OUT, scan.key, r.time, scan.value);
       return true;
     case 0x6b: // k
       weir.countBytes(arg, r.time);

@@ -3,6 +3,7 @@ import * as weir from "./weir";
 export { weir_abi_v1, weir_alloc, weir_init, weir_process } from "./weir";
 
 // What is known of one key. Variables are state: the host captures and restores them.
+@unmanaged
 class Total {
   n: i64 = 0;
   sum: f64 = 0;
