@@ -14,6 +14,8 @@ import (
 	"github.com/weir-stream/weir/internal/node"
 	"github.com/weir-stream/weir/internal/web"
 	"github.com/weir-stream/weir/internal/web/webtest"
+	"github.com/weir-stream/weir/wasmops"
+	"github.com/weir-stream/weir/wasmops/abitest"
 	"github.com/weir-stream/weir/wasmops/optest"
 )
 
@@ -38,6 +40,19 @@ func spoken() parts {
 				return optest.Report{}, fmt.Errorf("%s with %v: record 1 differs", module[:3], config)
 			}
 			return optest.Report{Records: 1, Runs: []string{"whole", "restored after every batch"}}, nil
+		},
+		verifyOperator: func(_ context.Context, module []byte, opt abitest.Options) (abitest.Report, error) {
+			if string(module) == "bad\n" {
+				return abitest.Report{}, fmt.Errorf("module lacks the exports memory, with %v", opt.Config)
+			}
+			return abitest.Report{Module: &wasmops.Module{Digest: "sha256:12", Size: 3000, MinMemory: 65536, Imports: []string{"weir.emit", "weir.fail"}}, Snapshot: 4096}, nil
+		},
+		kit: func(_ context.Context, module []byte, _ abitest.Options) []abitest.Result {
+			results := []abitest.Result{{Name: "empty batch"}, {Name: "clock"}}
+			if string(module) == "slow\n" {
+				results[1].Err = fmt.Errorf("it stands still")
+			}
+			return results
 		},
 	}
 }

@@ -28,6 +28,6 @@ func setPath(tb testing.TB) {
 func init() {
 	benchGuests = append(benchGuests, benchGuest{"assemblyscript", func(tb testing.TB) []byte {
 		setPath(tb)
-		return buildOperator(tb, AssemblyScript, "sdk/assemblyscript/bench/index.ts")
+		return buildOperator(tb, AssemblyScript, "sdk/assemblyscript/bench/index.ts", Options{})
 	}})
 }

@@ -48,5 +48,5 @@ WEIR_OPERATOR(NULL, process)
 }
 
 func init() {
-	benchGuests = append(benchGuests, benchGuest{"c", func(tb testing.TB) []byte { return buildOperator(tb, C, "sdk/c/bench/bench.c") }})
+	benchGuests = append(benchGuests, benchGuest{"c", func(tb testing.TB) []byte { return buildOperator(tb, C, "sdk/c/bench/bench.c", Options{}) }})
 }

@@ -29,9 +29,7 @@ func checkLanguage(t *testing.T, l Language, from sources, opt Options) {
 		golden(t, build(t, dir, opt), dir)
 	})
 	t.Run("ewma", func(t *testing.T) {
-		dir := newProject(t, l)
-		put(t, from.ewma, filepath.Join(dir, MainFile(l)))
-		golden(t, build(t, dir, opt), "../../examples/ewma")
+		golden(t, buildOperator(t, l, from.ewma, opt), "../../examples/ewma")
 	})
 	for _, main := range from.conformance {
 		t.Run(filepath.Base(main), func(t *testing.T) {
@@ -41,17 +39,17 @@ func checkLanguage(t *testing.T, l Language, from sources, opt Options) {
 			if from.included != "" {
 				put(t, from.included, filepath.Join(filepath.Dir(file), filepath.Base(from.included)))
 			}
-			abitest.Run(t, build(t, dir, opt))
+			abitest.Run(t, build(t, dir, opt), abitest.Options{CacheDir: t.TempDir()})
 		})
 	}
 }
 
 // buildOperator builds a project with another operator in it.
-func buildOperator(tb testing.TB, l Language, source string) []byte {
+func buildOperator(tb testing.TB, l Language, source string, opt Options) []byte {
 	tb.Helper()
 	dir := newProject(tb, l)
 	put(tb, source, filepath.Join(dir, MainFile(l)))
-	return build(tb, dir, Options{})
+	return build(tb, dir, opt)
 }
 
 func newProject(tb testing.TB, l Language) string {
@@ -106,10 +104,6 @@ func golden(t *testing.T, wasm []byte, dir string) {
 	if report.Records == 0 {
 		t.Error("nothing was tested")
 	}
-}
-
-func TestGo(t *testing.T) {
-	checkLanguage(t, Go, sources{ewma: "examples/ewma/main.go"}, Options{}) // abitest runs the kit
 }
 
 // TestMissing: without a program, a build says which one, and how to get it.

@@ -12,5 +12,5 @@ func TestRust(t *testing.T) {
 }
 
 func init() {
-	benchGuests = append(benchGuests, benchGuest{"rust", func(tb testing.TB) []byte { return buildOperator(tb, Rust, "sdk/rust/bench/lib.rs") }})
+	benchGuests = append(benchGuests, benchGuest{"rust", func(tb testing.TB) []byte { return buildOperator(tb, Rust, "sdk/rust/bench/lib.rs", Options{}) }})
 }

@@ -23,7 +23,21 @@ func TestGo(t *testing.T) {
 			writeGolden(t, name, wasm)
 		}
 	}
-	Run(t, wasm)
+	Run(t, wasm, Options{CacheDir: cache})
+}
+
+// cache keeps compiled modules for the life of the test process.
+var cache string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "abitest")
+	if err != nil {
+		panic(err)
+	}
+	cache = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 func writeGolden(t *testing.T, name string, wasm []byte) {
@@ -49,7 +63,7 @@ func writeGolden(t *testing.T, name string, wasm []byte) {
 // TestKitBites: an operator that is not the conformance operator fails its checks one by one.
 func TestKitBites(t *testing.T) {
 	failed := map[string]bool{}
-	results := Kit(t.Context(), wasmtest.Bytes(t, "../../examples/demo/count"), Options{CacheDir: t.TempDir()})
+	results := Kit(t.Context(), wasmtest.Bytes(t, "../../examples/demo/count"), Options{CacheDir: cache})
 	for _, r := range results {
 		if r.Err != nil {
 			failed[r.Name] = true
@@ -71,12 +85,13 @@ func TestKitBites(t *testing.T) {
 }
 
 func TestVerify(t *testing.T) {
-	report, err := Verify(t.Context(), wasmtest.Bytes(t, "../../examples/ewma"), Options{})
+	wasm := wasmtest.Bytes(t, conformance)
+	report, err := Verify(t.Context(), wasm, Options{CacheDir: cache})
 	if err != nil || report.Snapshot == 0 || report.Module.Size == 0 {
 		t.Errorf("a sound operator: %+v, %v", report, err)
 	}
-	_, err = Verify(t.Context(), wasmtest.Bytes(t, "../../examples/ewma"), Options{Config: map[string]string{"alpha": "2"}})
-	if err == nil || !strings.Contains(err.Error(), "it does not start: operator operator: config alpha: must be above 0") {
+	_, err = Verify(t.Context(), wasm, Options{CacheDir: cache, Config: map[string]string{"limit": "x"}})
+	if err == nil || !strings.Contains(err.Error(), `it does not start: operator operator: config limit: "x" is not a whole number`) {
 		t.Errorf("wrong configuration: %v", err)
 	}
 	if _, err = Verify(t.Context(), []byte("\x00asm\x01\x00\x00\x00"), Options{}); err == nil || !strings.Contains(err.Error(), "lacks the exports memory") {

@@ -33,15 +33,14 @@ type Result struct {
 type T interface {
 	Helper()
 	Context() context.Context
-	TempDir() string
 	Logf(format string, args ...any)
 	Errorf(format string, args ...any)
 }
 
 // Run runs the kit on a conformance operator, as a test.
-func Run(t T, wasm []byte) {
+func Run(t T, wasm []byte, opt Options) {
 	t.Helper()
-	for _, r := range Kit(t.Context(), wasm, Options{CacheDir: t.TempDir()}) {
+	for _, r := range Kit(t.Context(), wasm, opt) {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Name, r.Err)
 		} else {
