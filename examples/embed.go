@@ -25,6 +25,7 @@ import (
 // Files are all files of the examples, without what was built beside them.
 //
 //go:embed */README.md */job.yaml */*.go */*.jsonl demo/*/*.go demo/*/*.jsonl feedback/*/*.go feedback/*/*.jsonl
+//go:embed ewma/c/*.c ewma/rust/*.rs ewma/assemblyscript/*.ts
 var Files embed.FS
 
 // Operators are the names of the operators, which are their folders.
