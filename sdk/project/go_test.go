@@ -5,7 +5,4 @@ package project
 import "testing"
 
 // TestGo is not run again with the other languages. The kit is run by abitest, and ewma with the examples.
-func TestGo(t *testing.T) {
-	dir := newProject(t, Go)
-	golden(t, build(t, dir, Options{}), dir)
-}
+func TestGo(t *testing.T) { checkLanguage(t, Go, sources{}, Options{}) }
