@@ -25,6 +25,7 @@ type stats struct {
 	pos       abs.Position
 	handed    abs.Position
 	unhanded  uint64
+	sinks     []SinkStatus
 	recovery  Recovery
 	recovered bool
 	saveError string
@@ -50,6 +51,7 @@ type Status struct {
 	Backlog    uint64 // records that its log held after its snapshot when the task was restored
 	Ingested   uint64 // records processed since then
 	Unhanded   uint64 // records that sinks have not confirmed
+	Sinks      []SinkStatus
 	Epoch      abs.Epoch
 	Pos        abs.Position
 	// HandedOver is the log position up to which receivers have consumed what came of it.
@@ -59,6 +61,10 @@ type Status struct {
 	SaveError  string
 	Counters   Counters
 }
+
+// SinkStatus is a sink's part of a task's state. Early is how many records were let go before a checkpoint
+// that contains them counted.
+type SinkStatus struct{ Unhanded, Early uint64 }
 
 // seen notes that there is, or was, an epoch of that number. Only the task's goroutine calls it.
 func (s *stats) seen(e abs.Epoch) { s.newest.Store(max(s.newest.Load(), uint64(e))) }
@@ -151,8 +157,13 @@ func (t *Task) status() {
 	s.waiting = t.aligner.Waiting()
 	s.handed = t.handed()
 	s.unhanded = 0
-	for _, p := range t.chain.sinks {
+	s.sinks = make([]SinkStatus, len(t.chain.sinks))
+	for i, p := range t.chain.sinks {
 		s.unhanded += uint64(len(p.items))
+		s.sinks[i].Unhanded = uint64(len(p.items))
+		if p.held != nil {
+			s.sinks[i].Early = p.held.released
+		}
 	}
 	s.counters = Counters{t.inbox.duplicates, t.inbox.jumps, t.inbox.stale}
 }
@@ -192,7 +203,7 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Sinks: s.sinks, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
 	}
 	if st.State == "" {
 		st.State = "starting"

@@ -291,12 +291,18 @@ func (p *program) printJob(j api.Job) error {
 	if err := taskTable(j.Tasks, false).print(w); err != nil {
 		return err
 	}
-	sources := sourceTable(j.Tasks)
-	if sources == nil {
+	if sources := sourceTable(j.Tasks); sources != nil {
+		fmt.Fprintln(w)
+		if err := sources.print(w); err != nil {
+			return err
+		}
+	}
+	sinks := sinkTable(j.Tasks)
+	if sinks == nil {
 		return nil
 	}
 	fmt.Fprintln(w)
-	return sources.print(w)
+	return sinks.print(w)
 }
 
 // sourceTable is what came of the messages of sources; nil if there are none.

@@ -83,6 +83,21 @@ func taskTable(tasks []api.Task, withJob bool) *table {
 	return t
 }
 
+// sinkTable is what sinks have done; nil if there are none.
+func sinkTable(tasks []api.Task) *table {
+	t, some := newTable("SINK", "TASK", "KIND", "COMMIT", "HANDED", "HELD", "IN FLIGHT", "REPEATED", "REFUSED", "UNCERTAIN", "EARLY"), false
+	for _, k := range tasks {
+		for _, s := range k.Sinks {
+			some = true
+			t.add(s.Name, k.ID, s.Kind, s.Commit, s.Handed, s.Held, s.InFlight, s.Repeated, s.Refused, s.Uncertain, s.Early)
+		}
+	}
+	if !some {
+		return nil
+	}
+	return t
+}
+
 func recoveryText(r *api.Recovery) string {
 	if r == nil {
 		return ""

@@ -44,7 +44,7 @@
 //	    log: {}                        # or this instead of mqtt
 //	    file: {path, line: "{value}"}  # or this
 //	    from: node
-//	    commit: immediate
+//	    commit: immediate              # or checkpoint: when a checkpoint that contains the record counts
 //
 // JSON paths are those of gjson. Templates of sinks know {key} {value} {time} {number} {channel}
 // {topic}, and {value.PATH} for a field of the JSON in the value. A record whose topic or payload cannot

@@ -140,6 +140,7 @@ type Task struct {
 	Reason string `json:"reason,omitempty"`
 	// Source is what came of the messages of the task's MQTT source; null for other tasks.
 	Source *Source `json:"source,omitempty"`
+	Sinks  []Sink  `json:"sinks,omitempty"`
 }
 
 // Source is a source's account of messages, since the agent's process started.
@@ -164,6 +165,28 @@ type Source struct {
 	Gaps      uint64 `json:"gaps"`
 	Missing   uint64 `json:"missing"`
 	Untracked uint64 `json:"untracked"`
+}
+
+// Sink is one sink of a task. Counts of items are since the task was started on its agent.
+type Sink struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`   // "mqtt", "log" or "file"
+	Commit string `json:"commit"` // "immediate" or "checkpoint"
+	// Handed is how many items were handed over, dead letters included.
+	Handed uint64 `json:"handed"`
+	// Held is how many items the task keeps since they are not handed over, InFlight included.
+	Held uint64 `json:"held"`
+	// InFlight is how many items were published on the connection there is and are not confirmed.
+	InFlight uint64 `json:"in_flight"`
+	// Repeated is how many items were published again after a lost connection or a restart.
+	Repeated uint64 `json:"repeated"`
+	// Refused is how many items could not be published and became dead letters.
+	Refused uint64 `json:"refused"`
+	// Uncertain is how many items were under way when the broker had lost the session: at most so many may
+	// have arrived twice, or not.
+	Uncertain uint64 `json:"uncertain"`
+	// Early is how many items of a sink that commits with checkpoints were handed over before theirs.
+	Early uint64 `json:"early"`
 }
 
 // Recovery is how a task came back.

@@ -140,6 +140,13 @@ func (r *runner) fill(t *api.Task, s dataflow.Status) {
 	if t.Reason == "" {
 		t.Reason = s.SaveError
 	}
+	for i, f := range r.sinkStatus {
+		sink := f()
+		if i < len(s.Sinks) {
+			sink.Held, sink.Early = s.Sinks[i].Unhanded, s.Sinks[i].Early
+		}
+		t.Sinks = append(t.Sinks, sink)
+	}
 }
 
 // answerStatus answers the calls of other agents.

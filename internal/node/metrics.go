@@ -14,6 +14,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 		return nil
 	}
 	out := append(taskFamilies(st.Tasks), sourceFamilies(st.Tasks)...)
+	out = append(out, sinkFamilies(st.Tasks)...)
 	out = append(out,
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),
 		one("weir_disk_written_bytes_total", "Bytes that the agent's stores have written since the process started.", api.Counter, float64(st.Store.WrittenBytes)),
@@ -53,6 +54,39 @@ func taskFamilies(tasks []api.Task) []api.Family {
 }
 
 // jobFamilies are of the jobs that this agent knows: their newest checkpoints.
+// sinkFamilies are of the sinks of tasks.
+func sinkFamilies(tasks []api.Task) []api.Family {
+	families := []struct {
+		name, help string
+		kind       api.MetricKind
+		value      func(api.Sink) uint64
+	}{
+		{"weir_sink_handed_total", "Records that the sink has handed over, dead letters included.", api.Counter, func(s api.Sink) uint64 { return s.Handed }},
+		{"weir_sink_held_records", "Records that the task keeps since the sink has not handed them over.", api.Gauge, func(s api.Sink) uint64 { return s.Held }},
+		{"weir_sink_in_flight_records", "Records published and not confirmed.", api.Gauge, func(s api.Sink) uint64 { return s.InFlight }},
+		{"weir_sink_repeated_total", "Records published again after a lost connection or a restart.", api.Counter, func(s api.Sink) uint64 { return s.Repeated }},
+		{"weir_sink_refused_total", "Records that could not be published and became dead letters.", api.Counter, func(s api.Sink) uint64 { return s.Refused }},
+		{"weir_sink_uncertain_total", "Records under way when the broker had lost the session: they may have arrived twice, or not.", api.Counter, func(s api.Sink) uint64 { return s.Uncertain }},
+		{"weir_sink_early_total", "Records of a sink that commits with checkpoints, handed over before theirs.", api.Counter, func(s api.Sink) uint64 { return s.Early }},
+	}
+	var out []api.Family
+	for _, f := range families {
+		fam := api.Family{Name: f.name, Help: f.help, Kind: f.kind}
+		for _, t := range tasks {
+			for _, s := range t.Sinks {
+				fam.Samples = append(fam.Samples, api.Sample{
+					Labels: []api.Label{{Name: "job", Value: t.Job}, {Name: "task", Value: t.ID}, {Name: "sink", Value: s.Name}}, Value: float64(f.value(s)),
+				})
+			}
+		}
+		if len(fam.Samples) > 0 {
+			out = append(out, fam)
+		}
+	}
+	return out
+}
+
+// jobFamilies are of the jobs that this agent knows: their newest checkpoints, and what was shed.
 func (a *Agent) jobFamilies() []api.Family {
 	epochs := api.Family{Name: "weir_checkpoint_epoch", Help: "Newest checkpoint of the job in that state.", Kind: api.Gauge}
 	seconds := api.Family{Name: "weir_checkpoint_seconds", Help: "Time that the newest complete checkpoint took in that phase, of its slowest task.", Kind: api.Gauge}

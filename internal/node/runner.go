@@ -71,6 +71,7 @@ type runner struct {
 	reports      map[abs.Epoch]dataflow.PartReport // durable parts since the start
 	records      []abs.EpochRecord                 // for a task that is not there yet
 	linkStatus   []func() api.Link
+	sinkStatus   []func() api.Sink // of the task's sinks, in order
 	forget       []func(context.Context) error
 	sourceStatus func() mqtt.SourceStatus
 	sourceBase   mqtt.SourceStatus // counts of the sources that the task had before a restart
@@ -189,7 +190,7 @@ func (r *runner) setState(state string, err error) {
 func (r *runner) once(ctx context.Context) error {
 	r.setState("restoring", nil)
 	r.mu.Lock()
-	r.linkStatus, r.forget = nil, nil
+	r.linkStatus, r.sinkStatus, r.forget = nil, nil, nil
 	r.mu.Unlock()
 	floor, base, err := r.prepare(ctx)
 	if err != nil {

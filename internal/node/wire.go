@@ -47,6 +47,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 			return spec, nil, fmt.Errorf("sink %s: %w", s.Name, err)
 		}
 		sinks = append(sinks, sink)
+		r.addSink(s, sink)
 	}
 	env.Sinks = sinks
 	return spec, sinks, nil
@@ -197,6 +198,27 @@ func (r *runner) sink(s job.SinkTask) (dataflow.Sink, error) {
 		return local.NewLogSink(local.LogSinkConfig{Name: s.Name}, r.localDeps())
 	}
 	return nil, errors.New("no kind of sink that this agent knows")
+}
+
+// addSink keeps how to ask the sink for its counts.
+func (r *runner) addSink(s job.SinkTask, sink dataflow.Sink) {
+	f := func() api.Sink {
+		out := api.Sink{Name: s.Name, Commit: string(s.Commit)}
+		switch sink := sink.(type) {
+		case *mqtt.Sink:
+			st := sink.Status()
+			out.Kind, out.Handed, out.InFlight, out.Repeated = "mqtt", st.Handed, uint64(st.UnderWay), st.Repeated
+			out.Refused, out.Uncertain = st.DeadLetter, st.Uncertain
+		case *local.FileSink:
+			out.Kind, out.Handed = "file", sink.Status().Handed
+		case *local.LogSink:
+			out.Kind, out.Handed = "log", sink.Handed()
+		}
+		return out
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sinkStatus = append(r.sinkStatus, f)
 }
 
 func (r *runner) mqttSink(s job.SinkTask) (dataflow.Sink, error) {
