@@ -10,7 +10,7 @@ PLATFORMS = linux-amd64 linux-arm64 linux-armv7 linux-riscv64
 # The largest a binary may be: what a small device can still update over a slow link.
 MAX_BINARY_BYTES = 31457280
 
-.PHONY: build test race fuzz bench chaos-mqtt lint examples release demo clean
+.PHONY: build test race fuzz bench bench-mqtt chaos-mqtt lint examples release demo clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/agent ./cmd/agent
@@ -30,6 +30,10 @@ bench:
 # MQTT in full: 250,000 messages through kills, broker restarts and cut connections. Needs mosquitto.
 chaos-mqtt:
 	WEIR_E2E_CHAOS=whole $(GO) test -count=1 -timeout 40m -tags mosquitto -run MQTT -v ./internal/e2e
+
+# An agent that relays MQTT through an operator against a bare relay. Needs mosquitto; clang for the operator in C.
+bench-mqtt:
+	$(GO) run ./internal/bench
 
 lint:
 	.ci/gofmt
