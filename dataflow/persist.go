@@ -38,7 +38,10 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID, logs bool) error
 		r.AlignMS = ms(from - t.alignStart)
 	}
 	t.fullNext, t.started = false, true
-	t.stats.quiet.Store(uint64(epoch))
+	if t.still {
+		t.stats.quiet.Store(uint64(epoch))
+	}
+	t.still = true
 	p := &pendingPart{info: info, meta: meta, changes: changes, report: r, frozen: now, loop: t.inbox.ahead()}
 	p.ahead = len(p.loop)
 	t.parts = append(t.parts, p)

@@ -204,6 +204,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 // load makes the operators and sets every counter to what meta says. older: the state is of an older
 // generation.
 func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older bool) error {
+	t.still = false
 	t.stats.quiet.Store(0)
 	if err := t.chain.close(); err != nil {
 		return err

@@ -75,13 +75,14 @@ func (t *Task) NewestEpoch() (abs.Epoch, bool) {
 	return abs.Epoch(t.stats.newest.Load()), t.stats.looked.Load()
 }
 
-// Quiet is the epoch of the newest part if nothing of the task has changed since it was frozen: a part of
-// a later epoch would hold the same, and there is nothing for it to clear away. 0: there is, or there is no
-// part. What the task has not taken yet, from its log or its channels, is no change.
+// Quiet is the epoch of the newest part if nothing of the task has changed since the one before it: a part of
+// a later epoch would hold the same, and what the first of the two has made needless the second has
+// cleared away. 0: something has changed, or there are no such parts. What the task has not taken yet, from its log or its channels, is no change.
 func (t *Task) Quiet() abs.Epoch { return abs.Epoch(t.stats.quiet.Load()) }
 
 // stir notes that the task changes.
 func (t *Task) stir() {
+	t.still = false
 	if t.stats.quiet.Load() != 0 {
 		t.stats.quiet.Store(0)
 		t.env.Observer.Stirred()

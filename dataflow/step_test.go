@@ -162,13 +162,14 @@ func TestTaskSaysWhetherItHasChanged(t *testing.T) {
 		s.must(s.ingest.Barrier(e, false))
 		s.settle()
 		s.save()
-		mustEqual(t, "quiet since", s.task.Quiet(), e)
 		s.task.Tick()
 		mustEqual(t, "resting, with output under way", s.task.Resting(), false)
 	}
 	mustEqual(t, "quiet since the initial part", s.task.Quiet(), 0)
 	barrier(1)
+	mustEqual(t, "quiet since", s.task.Quiet(), 1)
 	barrier(2)
+	mustEqual(t, "quiet since", s.task.Quiet(), 2)
 	mustEqual(t, "stirred", len(s.notes.stirred), 0)
 
 	s.receive(rec("a", ""), rec("b", ""))
@@ -176,16 +177,21 @@ func TestTaskSaysWhetherItHasChanged(t *testing.T) {
 	mustEqual(t, "quiet after a batch", s.task.Quiet(), 0)
 	mustEqual(t, "stirred by it", len(s.notes.stirred), 1)
 	barrier(3)
+	mustEqual(t, "quiet at the first barrier after it", s.task.Quiet(), 0)
+	barrier(4)
+	mustEqual(t, "quiet since", s.task.Quiet(), 4)
 
 	s.task.SinkEvents(0).Handed(1) // what is left for the sink is part of the state
 	s.settle()
 	mustEqual(t, "quiet after a confirmation", s.task.Quiet(), 0)
 	mustEqual(t, "stirred by it", len(s.notes.stirred), 2)
-	barrier(4)
+	barrier(5)
+	barrier(6)
 
 	s.task.SinkEvents(0).Handed(2)
 	s.settle()
-	barrier(5)
+	barrier(7)
+	barrier(8)
 	h, _, err := frame.Decode(s.wire.frames[len(s.wire.frames)-1])
 	s.must(err)
 	s.must(s.task.TakeGrant(t.Context(), Grant{Incarnation: 1, Next: abs.Seq(h.First) + abs.Seq(h.Count), Sum: h.After, Window: grantWindow}))
@@ -199,7 +205,10 @@ func TestTaskSaysWhetherItHasChanged(t *testing.T) {
 	s = d.open(d.log, &counters{})
 	s.settle()
 	mustEqual(t, "quiet after a restart", s.task.Quiet(), 0)
-	barrier(6)
+	barrier(9)
+	mustEqual(t, "quiet at the first barrier after it", s.task.Quiet(), 0)
+	barrier(10)
+	mustEqual(t, "quiet since", s.task.Quiet(), 10)
 }
 
 // cutLog is a log whose front can be given up.

@@ -137,6 +137,7 @@ type Task struct {
 	cursor    []byte            // of the last batch applied
 	marks     map[uint64]uint64 // of the source, by the batches applied
 	ended     bool              // End was sent on every output
+	still     bool              // nothing has changed since the last freeze
 	// lastSource is what the log says of the source when it is looked through.
 	lastSource SourceState
 	halted     abs.Epoch // the task stands still until this epoch is over; 0: it does not
