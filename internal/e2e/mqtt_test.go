@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -365,5 +367,90 @@ func (s *site) account(of *fleet.Agent) {
 	}
 	if shown := s.cli("job", "show", "chaos"); !strings.Contains(shown, "SESSIONS LOST") {
 		s.t.Errorf("job show has no account:\n%s", shown)
+	}
+}
+
+const sharedJob = `name: chaos
+sources:
+  one: {mqtt: {broker: "tcp://BROKER", topics: ["$share/g/one/+"], qos: 1}}
+  two: {mqtt: {broker: "tcp://BROKER", topics: ["two/+", "two/+/{agent}/{label.line}"], qos: 2, retained: first}}
+sinks:
+  ones: {file: {path: ones.txt, line: "{number} {value}"}, from: one}
+  twos: {file: {path: twos.txt, line: "{number} {value}"}, from: two}
+`
+
+// TestSharedSubscriptions: two agents divide the messages of a shared subscription, and each gets those of
+// its own filters. The retained message comes to each once, though the broker sends it again when an agent
+// has been killed.
+func TestSharedSubscriptions(t *testing.T) {
+	s := emptySite(t)
+	s.startBroker()
+	s.fleet = fleet.New(agentBinary(), s.dir)
+	var err error
+	s.hub, err = s.fleet.Add(fleet.Options{Name: "hub", Label: "line=x"})
+	s.must(err)
+	gateway, err := s.fleet.Add(fleet.Options{Name: "g1", Label: "line=y", Hub: s.hub})
+	s.must(err)
+	s.command("mosquitto_pub", s.client("mosquitto_pub", "-r", "-t", "two/a", "-m", "kept").Args[1:]...)
+	s.must(s.within(startPatience, s.fleet.Start))
+	file := filepath.Join(s.dir, "shared.yaml")
+	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(sharedJob, "BROKER", s.broker)), 0o600))
+	s.until(startPatience, "both agents to be up", func(ctx context.Context) bool {
+		list, err := s.hub.Client().Agents(ctx)
+		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up"
+	})
+	s.cli("job", "apply", file)
+	agents := []*fleet.Agent{s.hub, gateway}
+	// comes waits for what each agent's second source has, and for how much both have of the first.
+	comes := func(ones int, hub, g1 string) {
+		t.Helper()
+		s.until(startPatience, fmt.Sprintf("%d messages, %s, and %s", ones, hub, g1), func(context.Context) bool {
+			total := 0
+			for i, a := range agents {
+				twos := s.readCame(a, "twos.txt")
+				if got := strings.Join(slices.Sorted(maps.Keys(twos.values)), " "); got != []string{hub, g1}[i] || twos.repeats > 0 {
+					return false
+				}
+				total += len(s.readCame(a, "ones.txt").values)
+			}
+			return total == ones
+		})
+	}
+	comes(0, "kept", "kept")
+	s.until(startPatience, "the first start to be over", func(context.Context) bool {
+		for _, a := range agents {
+			said, err := os.ReadFile(filepath.Join(s.dir, a.Name+".log"))
+			s.must(err)
+			if !strings.Contains(string(said), "the first start is over") {
+				return false
+			}
+		}
+		return true
+	})
+	for topic, text := range map[string]string{"two/b/hub/x": "for hub", "two/b/g1/y": "for g1", "two/b/g1/x": "for nobody"} {
+		s.command("mosquitto_pub", s.client("mosquitto_pub", "-t", topic, "-m", text).Args[1:]...)
+	}
+	comes(0, "for hub kept", "for g1 kept") // and what was logged before them is durable
+	gateway.Kill()
+	s.check(gateway.Start())
+	s.check(s.within(startPatience, gateway.WaitReady))
+	s.until(startPatience, "the broker to send the retained message again", func(ctx context.Context) bool {
+		j, err := s.hub.Client().Job(ctx, "chaos")
+		skipped := uint64(0)
+		for _, task := range j.Tasks {
+			if task.Source != nil {
+				skipped += task.Source.RetainedSkipped
+			}
+		}
+		return err == nil && skipped > 0
+	})
+	const n = 300
+	one := &sender{name: "a", topic: "one/x", broker: s.broker, qos: 1}
+	s.must(one.send(s.ctx, n))
+	comes(n, "for hub kept", "for g1 kept")
+	for _, a := range agents {
+		if got := len(s.readCame(a, "ones.txt").values); got == 0 || got == n {
+			t.Errorf("%s has %d of %d messages", a.Name, got, n)
+		}
 	}
 }

@@ -172,6 +172,7 @@ func (r *receiver) run(ctx context.Context, sessions <-chan *session) error {
 			r.settled.stop()
 			r.retaining = false
 			r.note(dataflow.Mark{Key: markRetained, Value: 1}, nil)
+			r.src.deps.Log.Info("the first start is over; retained messages are skipped from now on")
 		}
 		if err := r.flush(lingered); err != nil {
 			return err
