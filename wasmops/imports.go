@@ -142,7 +142,7 @@ func stateKey(mem memory, ptr, size uint64) []byte {
 }
 
 func hostStateGet(in *Instance, mem memory, s []uint64) {
-	value, ok := in.keyed.values[string(stateKey(mem, s[0], s[1]))]
+	value, ok := in.keyed.get(stateKey(mem, s[0], s[1]))
 	if !ok {
 		s[0] = missing
 		return

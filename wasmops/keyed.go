@@ -2,6 +2,7 @@ package wasmops
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -10,47 +11,86 @@ import (
 // keyedState is the keyed state of one instance: a map with its keys in order, and what changed
 // since it was last frozen.
 type keyedState struct {
-	values  map[string][]byte
+	values  map[string]*keyedValue
 	order   keyOrder
-	changed map[string]struct{}
-	bytes   int64 // of keys and values
+	changed []*keyedValue       // put since the last freeze, removed ones included
+	gone    map[string]struct{} // removed since the last freeze, and not there again
+	bytes   int64               // of keys and values
+}
+
+// keyedValue is the value of one key. Values are never handed out, only copied.
+type keyedValue struct {
+	key     string
+	value   []byte
+	removed bool
+	changed bool // it is in keyedState.changed
 }
 
 func newKeyedState() *keyedState {
-	return &keyedState{values: map[string][]byte{}, changed: map[string]struct{}{}}
+	return &keyedState{values: map[string]*keyedValue{}, gone: map[string]struct{}{}}
+}
+
+// get returns the value of a key, to be copied before the next change; false if there is none.
+func (k *keyedState) get(key []byte) ([]byte, bool) {
+	v := k.values[string(key)]
+	if v == nil {
+		return nil, false
+	}
+	return v.value, true
 }
 
 // put stores a copy of value. It returns false, and stores nothing, if that would exceed limit bytes.
 func (k *keyedState) put(key, value []byte, limit int64) bool {
-	old, there := k.values[string(key)]
-	grow := int64(len(value) - len(old))
-	if !there {
+	v := k.values[string(key)]
+	grow := int64(len(value))
+	if v == nil {
 		grow += int64(len(key))
+	} else {
+		grow -= int64(len(v.value))
 	}
 	if k.bytes+grow > limit {
 		return false
 	}
 	k.bytes += grow
-	name := string(key)
-	if !there {
-		k.order.insert(name)
+	if v == nil {
+		v = &keyedValue{key: string(key)}
+		k.values[v.key] = v
+		k.order.insert(v.key)
+		delete(k.gone, v.key)
 	}
-	k.values[name] = append([]byte{}, value...)
-	k.changed[name] = struct{}{}
+	// A buffer that has become much too large is not kept for a small value.
+	if cap(v.value) < len(value) || cap(v.value) > 4*len(value)+64 {
+		v.value = make([]byte, 0, len(value))
+	}
+	v.value = append(v.value[:0], value...)
+	if !v.changed {
+		v.changed = true
+		k.changed = append(k.changed, v)
+	}
 	return true
 }
 
 func (k *keyedState) remove(key []byte) bool {
-	name := string(key)
-	value, there := k.values[name]
-	if !there {
+	v := k.values[string(key)]
+	if v == nil {
 		return false
 	}
-	k.bytes -= int64(len(name) + len(value))
-	delete(k.values, name)
-	k.order.remove(name)
-	k.changed[name] = struct{}{}
+	k.bytes -= int64(len(v.key) + len(v.value))
+	v.removed = true
+	delete(k.values, v.key)
+	k.order.remove(v.key)
+	k.gone[v.key] = struct{}{}
 	return true
+}
+
+// settle forgets what changed: it has been saved, or came from what was.
+func (k *keyedState) settle() {
+	for _, v := range k.changed {
+		v.changed = false
+	}
+	clear(k.changed)
+	k.changed = k.changed[:0]
+	clear(k.gone)
 }
 
 // scan appends the entries whose keys begin with prefix and come after the key after (if not empty),
@@ -67,7 +107,7 @@ func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byt
 		if !strings.HasPrefix(key, prefix) {
 			return false
 		}
-		value := k.values[key]
+		value := k.values[key].value
 		if size := 8 + len(key) + len(value); len(dst)+size > room {
 			if len(dst) == 0 {
 				need = size
@@ -85,26 +125,28 @@ func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byt
 // freeze visits, in key order, the keys that changed since the last freeze, or all keys. A nil value
 // says that the key is gone; values belong to the visitor.
 func (k *keyedState) freeze(full bool, visit func(key string, value []byte)) {
+	defer k.settle()
 	if full {
 		k.order.from("", func(key string) bool {
-			visit(key, append([]byte{}, k.values[key]...))
+			visit(key, append([]byte{}, k.values[key].value...))
 			return true
 		})
-	} else {
-		keys := make([]string, 0, len(k.changed))
-		for key := range k.changed {
-			keys = append(keys, key)
-		}
-		slices.Sort(keys)
-		for _, key := range keys {
-			value, there := k.values[key]
-			if there {
-				value = append([]byte{}, value...)
-			}
-			visit(key, value)
+		return
+	}
+	keys := slices.AppendSeq(make([]string, 0, len(k.changed)+len(k.gone)), maps.Keys(k.gone))
+	for _, v := range k.changed {
+		if !v.removed {
+			keys = append(keys, v.key)
 		}
 	}
-	clear(k.changed)
+	slices.Sort(keys)
+	for _, key := range keys {
+		if v := k.values[key]; v != nil {
+			visit(key, append([]byte{}, v.value...))
+		} else {
+			visit(key, nil)
+		}
+	}
 }
 
 // keyOrder holds keys in byte order, in chunks, so that an insertion moves few of them.

@@ -47,8 +47,8 @@ func TestKeyedStateIsAMap(t *testing.T) {
 				}
 			}
 		}
-		if !maps.EqualFunc(k.values, plain, func(a []byte, b string) bool { return string(a) == b }) {
-			t.Fatalf("have %q, want %q", k.values, plain)
+		if !maps.EqualFunc(k.values, plain, func(a *keyedValue, b string) bool { return string(a.value) == b }) {
+			t.Fatalf("have %v, want %q", k.values, plain)
 		}
 		size := int64(0)
 		for key, value := range plain {
@@ -130,8 +130,8 @@ func TestKeyedStateLimit(t *testing.T) {
 			t.Errorf("step %d: put %v, want %v", i, ok, step.ok)
 		}
 	}
-	if string(k.values["b"]) != "123" {
-		t.Errorf("a refused put changed the value to %q", k.values["b"])
+	if string(k.values["b"].value) != "123" {
+		t.Errorf("a refused put changed the value to %q", k.values["b"].value)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestKeyedStateCopiesValues(t *testing.T) {
 	value[0] = 'x'
 	var frozen []byte
 	k.freeze(false, func(_ string, v []byte) { frozen = v })
-	k.values["k"][0] = 'y'
+	k.values["k"].value[0] = 'y'
 	if !bytes.Equal(frozen, []byte("abc")) {
 		t.Errorf("frozen value is %q", frozen)
 	}

@@ -176,7 +176,7 @@ func (in *Instance) restore(state dataflow.StateReader) error {
 	if err != nil {
 		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
 	}
-	clear(in.keyed.changed)
+	in.keyed.settle()
 	in.shadow.grow(in.mod.Memory().Size())
 	in.copyToShadow(in.view())
 	return nil
