@@ -18,6 +18,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -165,7 +166,18 @@ type OperatorSpec struct {
 	Inputs  []string
 	// Fresh: the state is that of another module or configuration. Only what is keyed is taken of it, by
 	// an instance that is made like one without state; a native operator takes nothing.
-	Fresh bool
+	Fresh  bool
+	Limits Limits
+}
+
+// Limits bound what one instance of an operator may use; zero fields stand for the host's defaults. A
+// limit that is lowered may fail what once passed: limits are fixed within a generation.
+type Limits struct {
+	Memory  int64         // linear memory, bytes
+	Time    time.Duration // per batch; counted, not measured, so that replay decides alike
+	Output  int64         // output per batch, bytes
+	State   int64         // keyed state, bytes of keys and values
+	LogRate int64         // log lines per second of the operator's own clock
 }
 
 // StateReader visits saved state: every change once, values borrowed until visit returns.

@@ -556,6 +556,9 @@ func (t *Task) overtake(ctx context.Context, cause error) (bool, error) {
 func (t *Task) logGiveUp(rec *recordError, guest *GuestError) error {
 	g := giveUpEntry{t.pos, rec.index, rec.Error()}
 	for _, op := range t.spec.Ops {
+		if op.Operator.Name == guest.Operator && op.Operator.Digest != "" {
+			g.reason += " (" + op.Operator.Digest + ")"
+		}
 		switch {
 		case op.Operator.Name != guest.Operator:
 		case op.Policy == PolicyFail:

@@ -22,9 +22,11 @@ import (
 //	weir_process (input, ptr, len, count) -> status
 //	                                         one batch: count records in len bytes at ptr
 //
+// Each of these calls has a budget of instructions, see DefaultTimeLimit, and traps when it is used up.
+//
 // A status other than 0 is a failure; its reason is what the module gave to fail. After a failure or
 // a trap the instance is discarded. Exports of other names are ignored. Names that begin with
-// weir_g or are weir_start are reserved for the prepared module.
+// weir_g, or are weir_start, weir_fuel or weir_depth, are reserved for the prepared module.
 //
 // A batch is a sequence of records, little-endian, one after the other:
 //
@@ -92,6 +94,8 @@ const (
 const (
 	reservedGlobal = "weir_g" // followed by the global's index
 	reservedStart  = "weir_start"
+	reservedFuel   = "weir_fuel"
+	reservedDepth  = "weir_depth"
 )
 
 const (

@@ -104,6 +104,15 @@ func appendU32(dst []byte, v uint32) []byte {
 	return append(dst, byte(v))
 }
 
+// appendSigned appends a signed LEB128 number.
+func appendSigned(dst []byte, v int64) []byte {
+	for v >= 0x40 || v < -0x40 {
+		dst = append(dst, byte(v)|0x80)
+		v >>= 7
+	}
+	return append(dst, byte(v)&0x7f)
+}
+
 func appendName(dst []byte, name string) []byte {
 	return append(appendU32(dst, uint32(len(name))), name...)
 }

@@ -1,10 +1,6 @@
 package wasmops
 
-import (
-	"slices"
-
-	"github.com/tetratelabs/wazero/api"
-)
+import "slices"
 
 // builder assembles small modules for tests.
 type builder struct {
@@ -79,6 +75,21 @@ func (b *builder) body(name string, code ...byte) *builder {
 		}
 	}
 	return b
+}
+
+// local adds a local to an exported function and returns its index.
+func (b *builder) local(name string, typ byte) byte {
+	for i := range b.funcs {
+		if f := &b.funcs[i]; f.name == name {
+			if f.locals == nil {
+				f.locals = []byte{0}
+			}
+			f.locals[0]++
+			f.locals = append(f.locals, 1, typ)
+			return byte(len(f.sig.params)) + f.locals[0] - 1
+		}
+	}
+	panic("no function " + name)
 }
 
 // without removes an exported function's export.
@@ -183,17 +194,6 @@ func (b *builder) wasm() []byte {
 	add(secData, b.ndata, b.data)
 	for _, s := range b.tail {
 		out = appendSection(out, s.id, s.body)
-	}
-	return out
-}
-
-func encodeTypes(types []signature) []byte {
-	var out []byte
-	for _, t := range types {
-		out = append(out, 0x60)
-		for _, list := range [][]api.ValueType{t.params, t.results} {
-			out = append(appendU32(out, uint32(len(list))), list...)
-		}
 	}
 	return out
 }

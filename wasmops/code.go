@@ -19,19 +19,44 @@ var (
 
 // walkFunction reads the instructions of one function body and fails on those whose effects a
 // snapshot would miss. It checks structure only as far as it must; the compiler validates the rest.
-func walkFunction(r *reader) {
+func walkFunction(r *reader) function {
+	f := function{body: r.b}
+	locals := uint64(0)
 	for n := r.count(); n > 0 && r.err == nil; n-- { // runs of locals
-		r.u32()
+		locals += uint64(r.u32())
 		r.valueType()
 	}
-	last := byte(0)
+	if locals > maxLocals && r.err == nil {
+		r.failf("has %d locals, at most %d", locals, maxLocals)
+	}
+	last, branches, loops := byte(0), 0, 0
 	for r.more() {
 		last = r.byte()
+		operand := r.at
 		r.immediates(last)
+		switch last {
+		case 0x02, 0x03, 0x04, 0x0c, 0x0d:
+			branches++
+			if last == 0x03 {
+				loops++
+			}
+		case 0x0e:
+			branches += (&reader{b: r.b, at: operand}).count()
+		case 0x10:
+			f.callees = append(f.callees, (&reader{b: r.b, at: operand}).u32())
+		case 0x11:
+			f.indirect = true
+		}
+		if r.err == nil && (branches > maxBranches || loops > maxLoops || uint64(branches)*locals > maxWeb) {
+			r.failf("has %d loops, %d branches and %d locals or more, which would take too long to compile; at most %d, %d, and %d for branches times locals: split it",
+				loops, branches, locals, maxLoops, maxBranches, maxWeb)
+		}
 	}
+	f.loops = loops > 0
 	if r.err == nil && last != 0x0b {
 		r.failf("function body without an end")
 	}
+	return f
 }
 
 // walkConst reads a constant expression up to its end.

@@ -8,6 +8,10 @@
 //     one it was taken from; no guest code runs while it is restored.
 //   - A call either succeeds and all its output is well-formed, or nothing of it was handed on and the
 //     instance is lost.
+//   - A call ends: what a guest executes is counted, as is the depth of its calls, and it is stopped at
+//     an instruction that is the same in every replay (meter.go). Its memory, output, state, log lines
+//     and counters are bounded (limits.go).
+//   - Results are the same bits on every machine: NaNs are canonical.
 //   - A guest reaches nothing but its memory and the imports in abi.go: no file, network, environment,
 //     real clock or real randomness.
 //

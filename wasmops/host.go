@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/weir-stream/weir/dataflow"
 )
@@ -47,23 +49,38 @@ type Observer interface {
 
 // Options of a host. Zero values mean the defaults.
 type Options struct {
-	Modules     Modules  // where New finds modules; Check needs none
-	Observer    Observer // may be nil
-	CacheDir    string   // for compiled modules; empty: none. Nothing else may write there.
-	ModuleLimit int      // bytes, default [DefaultModuleLimit]
-	MemoryLimit int64    // bytes per instance, default [DefaultMemoryLimit]
-	OutputLimit int64    // bytes per batch, default [DefaultOutputLimit]
-	KeyedLimit  int64    // bytes per instance, default [DefaultKeyedLimit]
-	Interpreter bool     // never compile to machine code; implied where the compiler is not supported
+	Modules     Modules       // where New finds modules; Check needs none
+	Observer    Observer      // may be nil
+	CacheDir    string        // for compiled modules; empty: none. Nothing else may write there.
+	ModuleLimit int           // bytes, default [DefaultModuleLimit]
+	MemoryLimit int64         // bytes per instance, default [DefaultMemoryLimit]
+	OutputLimit int64         // bytes per batch, default [DefaultOutputLimit]
+	KeyedLimit  int64         // bytes per instance, default [DefaultKeyedLimit]
+	TimeLimit   time.Duration // per batch, default [DefaultTimeLimit]
+	LogRate     int64         // lines per second of an instance's clock, default [DefaultLogRate]
+	Interpreter bool          // never compile to machine code; implied where the compiler is not supported
+
+	measure measure
 }
+
+// measure is how benchmarks compare ways to stop a guest that does not end.
+type measure uint8
+
+const (
+	metered measure = iota // what is used
+	unstoppable
+	watched // the engine's own way, WithCloseOnContextDone
+)
 
 func (o Options) withDefaults() (Options, error) {
 	o.ModuleLimit = orDefault(o.ModuleLimit, DefaultModuleLimit)
 	o.MemoryLimit = orDefault(o.MemoryLimit, DefaultMemoryLimit)
 	o.OutputLimit = orDefault(o.OutputLimit, DefaultOutputLimit)
 	o.KeyedLimit = orDefault(o.KeyedLimit, DefaultKeyedLimit)
-	if o.MemoryLimit < wasmPage || o.MemoryLimit > 4<<30 {
-		return o, fmt.Errorf("memory limit of %d bytes is not between 64 KiB and 4 GiB", o.MemoryLimit)
+	o.TimeLimit = orDefault(o.TimeLimit, DefaultTimeLimit)
+	o.LogRate = orDefault(o.LogRate, DefaultLogRate)
+	if _, err := o.limits(dataflow.Limits{}); err != nil {
+		return o, err
 	}
 	if o.Observer == nil {
 		o.Observer = silent{}
@@ -71,7 +88,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-func orDefault[T int | int64](v, fallback T) T {
+func orDefault[T ~int | ~int64](v, fallback T) T {
 	if v == 0 {
 		return fallback
 	}
@@ -115,8 +132,11 @@ func NewHost(ctx context.Context, opt Options) (*Host, error) {
 		config = wazero.NewRuntimeConfigInterpreter()
 	}
 	config = config.WithCoreFeatures(api.CoreFeaturesV2).
-		WithMemoryLimitPages(uint32(opt.MemoryLimit / wasmPage)).
+		WithMemoryLimitPages(MaxMemoryLimit / wasmPage).
 		WithDebugInfoEnabled(false)
+	if opt.measure == watched {
+		config = config.WithCloseOnContextDone(true)
+	}
 	h := &Host{opt: opt, modules: map[string]*loaded{}}
 	if opt.CacheDir != "" {
 		if h.cache, err = openDiskCache(opt.CacheDir); err != nil {
@@ -143,7 +163,7 @@ func (h *Host) Close(ctx context.Context) error {
 // Check prepares and compiles a module without making an instance: what [Host.New] would refuse is
 // refused here. It takes seconds for a large module that is not in the cache.
 func (h *Host) Check(ctx context.Context, wasm []byte) (*Module, error) {
-	m, err := prepare(wasm, h.opt.ModuleLimit, h.opt.MemoryLimit)
+	m, err := prepare(wasm, h.opt)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +175,13 @@ func (h *Host) Check(ctx context.Context, wasm []byte) (*Module, error) {
 }
 
 func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
-	compiled, err := h.rt.CompileModule(ctx, m.code)
+	limited, cancel := context.WithTimeout(ctx, maxCompile)
+	defer cancel()
+	limited = experimental.WithCompilationWorkers(limited, 2) // one alone would not look at the context
+	compiled, err := h.rt.CompileModule(limited, m.code)
+	if limited.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("module %s takes longer than %s to compile", m.Digest, maxCompile)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("module %s is not valid: %w", m.Digest, err)
 	}
@@ -190,7 +216,7 @@ func (h *Host) load(ctx context.Context, digest string) (*loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open module %s: %w", digest, err)
 	}
-	m, err := prepare(wasm, h.opt.ModuleLimit, h.opt.MemoryLimit)
+	m, err := prepare(wasm, h.opt)
 	if err != nil {
 		return nil, fmt.Errorf("module %s: %w", digest, err)
 	}
@@ -232,16 +258,21 @@ func (h *Host) New(ctx context.Context, spec dataflow.OperatorSpec, state datafl
 }
 
 func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, state dataflow.StateReader) (*Instance, error) {
+	limits, err := h.opt.limits(spec.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("operator %s: %w", spec.Name, err)
+	}
 	l, err := h.acquire(ctx, spec.Digest)
 	if err != nil {
 		return nil, fmt.Errorf("operator %s: %w", spec.Name, err)
 	}
 	in := &Instance{
-		host: h, loaded: l, spec: spec, keyed: newKeyedState(),
-		random: newRandom(spec.Task, spec.Name), counters: map[string]struct{}{}, logTokens: logBurst,
+		host: h, loaded: l, spec: spec, limits: limits, linear: linear{limit: uint64(limits.memory)}, keyed: newKeyedState(),
+		random: newRandom(spec.Task, spec.Name), counters: map[string]struct{}{}, logTokens: limits.logBurst(),
 	}
 	// The context carries the instance to its imports; a call has no other way to name it.
 	in.ctx = context.WithValue(context.WithoutCancel(ctx), instanceKey{}, in)
+	in.ctx = experimental.WithMemoryAllocator(in.ctx, &in.linear)
 	if err := in.instantiate(); err != nil {
 		return nil, errors.Join(err, in.Close())
 	}

@@ -13,6 +13,9 @@ type guestFault string
 
 func (f guestFault) Error() string { return string(f) }
 
+// errFuel is panicked by a host function when the fuel of the call is used up.
+const errFuel = guestFault("out of fuel")
+
 func faultf(format string, args ...any) { panic(guestFault(fmt.Sprintf(format, args...))) }
 
 // hostFunction is one import. The stack holds the parameters, then the results.
@@ -100,8 +103,8 @@ func hostEmit(in *Instance, mem memory, s []uint64) {
 	if len(in.emissions) == maxEmits {
 		faultf("more than %d calls of emit for one batch", maxEmits)
 	}
-	if in.emitted += int64(e.size); in.emitted > in.host.opt.OutputLimit {
-		faultf("output of more than %d bytes for one batch", in.host.opt.OutputLimit)
+	if in.emitted += int64(e.size); in.emitted > in.limits.output {
+		faultf("output of more than %d bytes for one batch (limits.output)", in.limits.output)
 	}
 	mem.view("emit", s[1], s[2])
 	in.emissions = append(in.emissions, e)
@@ -130,6 +133,7 @@ func hostConfigGet(in *Instance, mem memory, s []uint64) {
 		s[0] = missing
 		return
 	}
+	in.charge(len(value) >> bulkShift)
 	s[0] = mem.answer("configuration value", []byte(value), s[2], s[3])
 }
 
@@ -147,17 +151,20 @@ func hostStateGet(in *Instance, mem memory, s []uint64) {
 		s[0] = missing
 		return
 	}
+	in.charge(len(value) >> bulkShift)
 	s[0] = mem.answer("state value", value, s[2], s[3])
 }
 
 func hostStatePut(in *Instance, mem memory, s []uint64) {
 	key, value := stateKey(mem, s[0], s[1]), mem.bounded("state value", s[2], s[3], maxStateValue)
-	if !in.keyed.put(key, value, in.host.opt.KeyedLimit) {
-		faultf("keyed state of more than %d bytes", in.host.opt.KeyedLimit)
+	in.charge(fuelState + len(key) + len(value))
+	if !in.keyed.put(key, value, in.limits.state) {
+		faultf("keyed state of more than %d bytes (limits.state)", in.limits.state)
 	}
 }
 
 func hostStateDelete(in *Instance, mem memory, s []uint64) {
+	in.charge(fuelState)
 	removed := in.keyed.remove(stateKey(mem, s[0], s[1]))
 	s[0] = 0
 	if removed {
@@ -171,16 +178,19 @@ func hostStateScan(in *Instance, mem memory, s []uint64) {
 	out := mem.view("scan", s[4], s[5])
 	found, need := in.keyed.scan(in.scratch[:0], prefix, after, len(out))
 	in.scratch = found
+	in.charge(fuelState + len(found)*fuelScan)
 	copy(out, found)
 	s[0] = uint64(uint32(len(found) - need))
 }
 
 func hostLog(in *Instance, mem memory, s []uint64) {
+	in.charge(fuelLine)
 	level, size := LogLevel(min(uint32(s[0]), uint32(LogError))), uint32(s[2])
 	in.log(level, string(mem.view("log", s[1], uint64(min(size, maxLogText)))))
 }
 
 func hostCounterAdd(in *Instance, mem memory, s []uint64) {
+	in.charge(fuelLine)
 	in.count(string(mem.bounded("name of a counter", s[0], s[1], maxName)), int64(s[2]))
 }
 

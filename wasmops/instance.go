@@ -49,6 +49,10 @@ type Instance struct {
 	frozen []byte // encoded globals of the last freeze
 
 	globals []api.MutableGlobal
+	fuel    api.MutableGlobal // what the call under way may still use, see meter.go
+	depth   api.MutableGlobal // bytes of frames that it may still nest
+	limits  limits
+	linear  linear
 	alloc   api.Function
 	process api.Function
 	stack   [4]uint64
@@ -75,6 +79,9 @@ func moduleConfig() wazero.ModuleConfig {
 
 // instantiate makes the guest's memory and globals. No guest code runs.
 func (in *Instance) instantiate() error {
+	if need := in.loaded.module.MinMemory; need > in.limits.memory {
+		return in.failure("needs %d bytes of memory to start, its limit is %d (limits.memory)", need, in.limits.memory)
+	}
 	mod, err := in.host.rt.InstantiateModule(in.ctx, in.loaded.compiled, moduleConfig())
 	if err != nil {
 		return in.guestError(err)
@@ -84,6 +91,8 @@ func (in *Instance) instantiate() error {
 	for _, name := range in.loaded.module.globals {
 		in.globals = append(in.globals, mod.ExportedGlobal(name).(api.MutableGlobal))
 	}
+	in.fuel = mod.ExportedGlobal(reservedFuel).(api.MutableGlobal)
+	in.depth = mod.ExportedGlobal(reservedDepth).(api.MutableGlobal)
 	return nil
 }
 
@@ -91,16 +100,16 @@ func (in *Instance) instantiate() error {
 func (in *Instance) initialize() error {
 	m := in.loaded.module
 	if m.start {
-		if _, err := in.call(phaseStart, in.mod.ExportedFunction(reservedStart)); err != nil {
+		if _, err := in.call(phaseStart, in.limits.start(), in.mod.ExportedFunction(reservedStart)); err != nil {
 			return err
 		}
 	}
 	if m.initialize {
-		if _, err := in.call(phaseStart, in.mod.ExportedFunction(exportInitialize)); err != nil {
+		if _, err := in.call(phaseStart, in.limits.start(), in.mod.ExportedFunction(exportInitialize)); err != nil {
 			return err
 		}
 	}
-	status, err := in.call(phaseInit, in.mod.ExportedFunction(exportInit))
+	status, err := in.call(phaseInit, in.limits.start(), in.mod.ExportedFunction(exportInit))
 	if err != nil {
 		return err
 	}
@@ -123,14 +132,16 @@ func (in *Instance) checkOutputs() error {
 	return nil
 }
 
-// call runs a guest function and returns its first result, if it has one.
-func (in *Instance) call(p phase, f api.Function, params ...uint64) (uint32, error) {
+// call runs a guest function with so much fuel and returns its first result, if it has one.
+func (in *Instance) call(p phase, fuel int64, f api.Function, params ...uint64) (uint32, error) {
 	if in.phase != phaseRest {
 		return 0, fmt.Errorf("operator %s: its instance is lost, or called while it runs", in.spec.Name)
 	}
 	copy(in.stack[:], params)
 	in.reason, in.emissions, in.emitted = "", in.emissions[:0], 0
 	in.phase = p
+	in.fuel.Set(uint64(fuel))
+	in.depth.Set(maxFrames)
 	err := f.CallWithStack(in.ctx, in.stack[:])
 	if err != nil {
 		err = in.guestError(err)
@@ -150,9 +161,19 @@ func (in *Instance) guestError(err error) error {
 	if bug := runtime.Error(nil); errors.As(err, &bug) {
 		panic(err)
 	}
+	if errors.Is(err, errFuel) {
+		return in.outOfFuel()
+	}
 	var fault guestFault
 	if errors.As(err, &fault) {
 		return in.failure("%s", string(fault))
+	}
+	switch {
+	case !strings.Contains(err.Error(), "wasm error: unreachable"):
+	case int64(in.fuel.Get()) < 0:
+		return in.outOfFuel()
+	case int64(in.depth.Get()) < 0:
+		return in.failure("calls nested more than about %d MiB deep: stack overflow", maxFrames>>20)
 	}
 	if in.reason != "" { // a guest that has no other way to end gives its reason and traps
 		return in.failure("%s", in.reason)
@@ -161,6 +182,21 @@ func (in *Instance) guestError(err error) error {
 		return in.failure("%s", said)
 	}
 	return in.failure("trapped: %s", err)
+}
+
+// outOfFuel is the failure of a call that did not end.
+func (in *Instance) outOfFuel() error {
+	return in.failure("ran longer than its limit of %s, counted in instructions (%d million for a record): an endless loop, or set limits.time of the operator higher",
+		in.limits.time, in.limits.batch(1)/1e6)
+}
+
+// charge takes fuel for what a host function does on behalf of the guest.
+func (in *Instance) charge(fuel int) {
+	left := int64(in.fuel.Get()) - int64(fuel)
+	in.fuel.Set(uint64(left))
+	if left < 0 {
+		panic(errFuel)
+	}
 }
 
 // failure marks the instance as lost.
@@ -193,7 +229,7 @@ func (in *Instance) Process(b dataflow.Batch, emit dataflow.Emit) error {
 	if err != nil {
 		return err
 	}
-	status, err := in.call(phaseProcess, in.process, uint64(uint32(b.Input)), uint64(ptr), uint64(len(b.Payload)), uint64(b.Count))
+	status, err := in.call(phaseProcess, in.limits.batch(b.Count), in.process, uint64(uint32(b.Input)), uint64(ptr), uint64(len(b.Payload)), uint64(b.Count))
 	if err != nil {
 		return err
 	}
@@ -220,7 +256,7 @@ func (in *Instance) write(payload []byte) (ptr uint32, err error) {
 	}
 	if len(payload) > int(in.inputSize) || in.inputSize == 0 {
 		size := uint32(max(minInputBuffer, 1<<bits.Len(uint(max(len(payload), 1)-1))))
-		if ptr, err = in.call(phaseAlloc, in.alloc, uint64(size)); err != nil {
+		if ptr, err = in.call(phaseAlloc, in.limits.batch(1), in.alloc, uint64(size)); err != nil {
 			return 0, err
 		}
 		if ptr == 0 {
@@ -267,8 +303,8 @@ func (in *Instance) Close() error {
 
 // log passes a line on, within the rate.
 func (in *Instance) log(level LogLevel, line string) {
-	if gained := (in.clock.stamp - in.logAt) * logPerSecond / 1000; gained > 0 {
-		in.logTokens, in.logAt = min(logBurst, in.logTokens+gained), in.clock.stamp
+	if gained := (in.clock.stamp - in.logAt) * in.limits.logRate / 1000; gained > 0 {
+		in.logTokens, in.logAt = min(in.limits.logBurst(), in.logTokens+gained), in.clock.stamp
 	}
 	if in.logTokens == 0 {
 		in.host.opt.Observer.LogDropped(in.spec.Task, in.spec.Name, 1)

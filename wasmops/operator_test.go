@@ -591,8 +591,9 @@ func TestLogsAndCounters(t *testing.T) {
 	if want := []string{"job/torture@g1 torture warn reading 7", "job/torture@g1 torture info printed 7"}; !slices.Equal(e.lines[:2], want) {
 		t.Errorf("logged %q, want %q", e.lines[:2], want)
 	}
-	if len(e.lines) != logBurst || e.dropped != 202-logBurst {
-		t.Errorf("%d lines logged and %d dropped, want %d and %d", len(e.lines), e.dropped, logBurst, 202-logBurst)
+	const burst = logBurst * DefaultLogRate
+	if len(e.lines) != burst || e.dropped != 202-burst {
+		t.Errorf("%d lines logged and %d dropped, want %d and %d", len(e.lines), e.dropped, burst, 202-burst)
 	}
 	if e.counts["torture.readings"] != 2 {
 		t.Errorf("counters %v", e.counts)
@@ -600,8 +601,8 @@ func TestLogsAndCounters(t *testing.T) {
 	if _, err := process(in, batch(1_700_000_002_000, "8")); err != nil {
 		t.Fatal(err)
 	}
-	if len(e.lines) != logBurst+2*logPerSecond {
-		t.Errorf("%d lines after two seconds, want %d", len(e.lines), logBurst+2*logPerSecond)
+	if len(e.lines) != burst+2*DefaultLogRate {
+		t.Errorf("%d lines after two seconds, want %d", len(e.lines), burst+2*DefaultLogRate)
 	}
 }
 

@@ -40,28 +40,31 @@ func Digest(wasm []byte) string {
 }
 
 // Prepare checks a module against the ABI and the limits [DefaultModuleLimit] and
-// [DefaultMemoryLimit], and rewrites it so that every mutable global is exported and the start
-// function, which would run on each restore, is an export too. The error says why a module is refused
+// [MaxMemoryLimit], and rewrites it so that every mutable global is exported, the start function, which
+// would run on each restore, is an export too, and what it executes is counted (see meter.go). The error says why a module is refused
 // and what to do. Instructions are checked only as far as snapshots need; [Host.Check] validates whole.
 func Prepare(wasm []byte) (*Module, error) {
-	return prepare(wasm, DefaultModuleLimit, DefaultMemoryLimit)
+	return prepare(wasm, Options{ModuleLimit: DefaultModuleLimit})
 }
 
-func prepare(wasm []byte, moduleLimit int, memoryLimit int64) (*Module, error) {
-	if len(wasm) > moduleLimit {
-		return nil, fmt.Errorf("module of %d bytes, at most %d: strip symbols and debug sections", len(wasm), moduleLimit)
+func prepare(wasm []byte, opt Options) (*Module, error) {
+	if len(wasm) > opt.ModuleLimit {
+		return nil, fmt.Errorf("module of %d bytes, at most %d: strip symbols and debug sections", len(wasm), opt.ModuleLimit)
 	}
 	if err := checkMagic(wasm); err != nil {
 		return nil, err
 	}
-	b := module{memoryLimit: memoryLimit, exports: map[string]export{}, start: -1}
+	b := module{measure: opt.measure, exports: map[string]export{}, start: -1}
 	if err := b.parse(wasm); err != nil {
 		return nil, err
 	}
 	if err := b.checkExports(); err != nil {
 		return nil, err
 	}
-	code, globals := b.rewrite()
+	code, globals, err := b.rewrite()
+	if err != nil {
+		return nil, err
+	}
 	_, initialize := b.exports[exportInitialize]
 	return &Module{
 		Digest: Digest(wasm), Size: len(wasm), MinMemory: b.minMemory, Imports: b.imports,
@@ -113,7 +116,7 @@ type global struct {
 
 // module is what has been read of a module.
 type module struct {
-	memoryLimit int64
+	measure measure
 
 	sections  []section
 	types     []signature
@@ -125,6 +128,7 @@ type module struct {
 	globals   []global
 	exports   map[string]export
 	start     int64 // function index, -1: none
+	code      []function
 }
 
 // Section codes, in the order in which they must come.
@@ -190,7 +194,7 @@ func (b *module) section(id byte, body []byte) error {
 			return err
 		}
 	case secFunction:
-		for n := r.count(); n > 0 && r.err == nil; n-- {
+		for n := r.most("functions", maxFunctions); n > 0 && r.err == nil; n-- {
 			b.funcs = append(b.funcs, r.u32())
 		}
 	case secTable:
@@ -217,8 +221,17 @@ func (b *module) section(id byte, body []byte) error {
 	return nil
 }
 
+// most reads the length of a vector that has a limit.
+func (r *reader) most(what string, limit int) int {
+	n := r.count()
+	if n > limit && r.err == nil {
+		r.failf("%d %s, at most %d", n, what, limit)
+	}
+	return n
+}
+
 func (b *module) readTypes(r *reader) {
-	for n := r.count(); n > 0 && r.err == nil; n-- {
+	for n := r.most("types", maxTypes); n > 0 && r.err == nil; n-- {
 		if form := r.byte(); form != 0x60 && r.err == nil {
 			r.failf("type of form %#02x: %w", form, errGC)
 			return
@@ -228,7 +241,10 @@ func (b *module) readTypes(r *reader) {
 }
 
 func (r *reader) valueTypes() []api.ValueType {
-	n := r.count()
+	n := r.most("parameters or results", maxParams)
+	if r.err != nil {
+		return nil
+	}
 	types := make([]api.ValueType, 0, n)
 	for ; n > 0 && r.err == nil; n-- {
 		types = append(types, r.valueType())
@@ -238,7 +254,7 @@ func (r *reader) valueTypes() []api.ValueType {
 
 func (b *module) readImports(r *reader) error {
 	var unknown []string
-	for n := r.count(); n > 0 && r.err == nil; n-- {
+	for n := r.most("imports", maxImports); n > 0 && r.err == nil; n-- {
 		name := r.name() + "." + r.name()
 		kind := r.byte()
 		if r.err != nil {
@@ -287,8 +303,8 @@ func (b *module) readMemories(r *reader) {
 			r.fail(errMultiMem)
 		}
 		b.minMemory = int64(pages) * wasmPage
-		if b.minMemory > b.memoryLimit && r.err == nil {
-			r.failf("module needs %d bytes of memory to start, at most %d", b.minMemory, b.memoryLimit)
+		if b.minMemory > MaxMemoryLimit && r.err == nil {
+			r.failf("module needs %d bytes of memory to start, at most %d", b.minMemory, int64(MaxMemoryLimit))
 		}
 	}
 }
@@ -314,7 +330,7 @@ func (r *reader) limits() (least uint32, most int64) {
 }
 
 func (b *module) readGlobals(r *reader) {
-	for n := r.count(); n > 0 && r.err == nil; n-- {
+	for n := r.most("globals", maxGlobals); n > 0 && r.err == nil; n-- {
 		g := global{typ: r.valueType()}
 		mut := r.byte()
 		walkConst(r)
@@ -333,7 +349,7 @@ func (b *module) readGlobals(r *reader) {
 }
 
 func (b *module) readExports(r *reader) {
-	for n := r.count(); n > 0 && r.err == nil; n-- {
+	for n := r.most("exports", maxExports); n > 0 && r.err == nil; n-- {
 		name := r.name()
 		e := export{kind: r.byte(), index: r.u32()}
 		_, twice := b.exports[name]
@@ -341,7 +357,7 @@ func (b *module) readExports(r *reader) {
 		case r.err != nil:
 		case twice:
 			r.failf("export %q is there twice", name)
-		case name == reservedStart || isGlobalName(name):
+		case name == reservedStart, name == reservedFuel, name == reservedDepth, isGlobalName(name):
 			r.failf("export name %q is reserved", name)
 		case e.kind == kindTag:
 			r.fail(errExcept)
@@ -360,21 +376,22 @@ func isGlobalName(name string) bool {
 }
 
 func (b *module) readCode(r *reader) error {
-	imported := 0
-	for _, s := range b.sections {
-		if s.id == secImport {
-			imported = (&reader{b: s.body}).count()
-		}
-	}
+	imported := len(b.imports)
 	for i, n := 0, r.count(); i < n && r.err == nil; i++ {
 		body := &reader{b: r.bytes(int(r.u32()))}
 		if r.err != nil {
 			break
 		}
-		walkFunction(body)
+		if len(body.b) > maxFunction {
+			return fmt.Errorf("module refused: function %d has %d bytes, at most %d", imported+i, len(body.b), maxFunction)
+		}
+		b.code = append(b.code, walkFunction(body))
 		if body.err != nil {
 			return fmt.Errorf("module refused: function %d %w", imported+i, body.err)
 		}
+	}
+	if r.err == nil && r.at < len(r.b) {
+		r.failf("%d bytes too many", len(r.b)-r.at)
 	}
 	if r.err != nil {
 		return fmt.Errorf("corrupt module: code: %w", r.err)
@@ -423,37 +440,74 @@ func (b *module) checkExports() error {
 	return nil
 }
 
-// rewrite returns the module with its mutable globals and its start function exported, without its
-// start section and without custom sections other than the names of functions.
-func (b *module) rewrite() (code []byte, globals []string) {
+// rewrite returns the module metered, with its mutable globals and its start function exported,
+// without its start section and without custom sections other than the names of functions.
+func (b *module) rewrite() (code []byte, globals []string, err error) {
+	given := len(b.types)
+	bodies, err := b.meter()
+	if err != nil {
+		return nil, nil, err
+	}
 	var added []byte
 	count := uint32(len(b.exports))
-	for i, g := range b.globals {
-		if !g.mutable {
-			continue
-		}
-		name := reservedGlobal + strconv.Itoa(i)
-		globals = append(globals, name)
-		added = appendU32(append(appendName(added, name), kindGlobal), uint32(i))
+	export := func(name string, kind byte, index int) {
+		added = appendU32(append(appendName(added, name), kind), uint32(index))
 		count++
 	}
+	for i, g := range b.globals {
+		if g.mutable {
+			name := reservedGlobal + strconv.Itoa(i)
+			globals = append(globals, name)
+			export(name, kindGlobal, i)
+		}
+	}
+	export(reservedFuel, kindGlobal, len(b.globals))
+	export(reservedDepth, kindGlobal, len(b.globals)+1)
 	if b.start >= 0 {
-		added = appendU32(append(appendName(added, reservedStart), kindFunc), uint32(b.start))
-		count++
+		export(reservedStart, kindFunc, int(b.start))
 	}
 	code = slices.Clone(moduleMagic)
+	hasGlobals := len(b.globals) > 0
 	for _, s := range b.sections {
 		switch {
 		case s.id == secStart:
 		case s.id == secCustom && (&reader{b: s.body}).name() != "name":
+		case s.id == secType:
+			code = appendSection(code, secType, extend(s.body, uint32(len(b.types)), encodeTypes(b.types[given:])))
+		case s.id == secGlobal && hasGlobals:
+			code = appendSection(code, secGlobal, extend(s.body, uint32(len(b.globals)+2), counters))
+		case s.id == secGlobal:
 		case s.id == secExport:
-			r := &reader{b: s.body}
-			r.count()
-			body := append(appendU32(nil, count), s.body[r.at:]...)
-			code = appendSection(code, secExport, append(body, added...))
+			if !hasGlobals {
+				code = appendSection(code, secGlobal, append(appendU32(nil, 2), counters...))
+			}
+			code = appendSection(code, secExport, extend(s.body, count, added))
+		case s.id == secCode && b.measure == metered:
+			code = appendSection(code, secCode, bodies)
 		default:
 			code = appendSection(code, s.id, s.body)
 		}
 	}
-	return code, globals
+	return code, globals, nil
+}
+
+// counters are the two globals of metering: mutable i64, 0 at first.
+var counters = []byte{i64, 1, 0x42, 0, 0x0b, i64, 1, 0x42, 0, 0x0b}
+
+// extend returns a section that is a vector with a new count and more elements at its end.
+func extend(vector []byte, count uint32, more []byte) []byte {
+	r := &reader{b: vector}
+	r.count()
+	return append(append(appendU32(nil, count), vector[r.at:]...), more...)
+}
+
+func encodeTypes(types []signature) []byte {
+	var out []byte
+	for _, t := range types {
+		out = append(out, 0x60)
+		for _, list := range [][]api.ValueType{t.params, t.results} {
+			out = append(appendU32(out, uint32(len(list))), list...)
+		}
+	}
+	return out
 }

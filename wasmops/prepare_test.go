@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/tetratelabs/wazero/api"
+
+	"github.com/weir-stream/weir/dataflow"
 )
 
 // TestPrepareRefuses names the reason for every module that must not run.
@@ -56,7 +58,7 @@ func TestPrepareRefuses(t *testing.T) {
 		}(), "more than one memory"},
 		"shared memory":     {memory(3, 1, 2), "threads"},
 		"memory64":          {memory(4, 1), "64-bit"},
-		"memory too large":  {memory(0, 0x81, 0x10), "134283264 bytes of memory to start, at most 67108864"},
+		"memory too large":  {memory(0, 0x81, 0x80, 1), "1073807360 bytes of memory to start, at most 1073741824"},
 		"huge table":        {table(0x70, 0, 0xff, 0xff, 0xff, 0x3f), "table of"},
 		"table expression":  {table(0x40, 0, 0x70, 0, 1, 0xd0, 0x70, 0x0b), "references"},
 		"mutable funcref":   {minimal().global(0x70, true, 0xd0, 0x70).wasm(), "global 0 is a mutable reference"},
@@ -191,37 +193,17 @@ func TestLimitsAreOptions(t *testing.T) {
 	if _, err := h.Check(context.Background(), wasm); err == nil || !strings.Contains(err.Error(), "at most 10") {
 		t.Errorf("module limit: %v", err)
 	}
-	h = newHost(t, Options{MemoryLimit: wasmPage})
-	if _, err := h.Check(context.Background(), wasm); err == nil || !strings.Contains(err.Error(), "at most 65536") {
+	h = newHost(t, Options{MemoryLimit: wasmPage, Modules: shelf(wasm)})
+	spec := dataflow.OperatorSpec{Name: "o", Digest: Digest(wasm)}
+	if _, err := h.New(context.Background(), spec, nil); err == nil || !strings.Contains(err.Error(), "needs 131072 bytes of memory to start, its limit is 65536") {
 		t.Errorf("memory limit: %v", err)
 	}
+	spec.Limits.Memory = 2 * wasmPage
+	in := newInstance(t, h, spec, nil)
+	closeInstance(t, in)
 	if _, err := NewHost(context.Background(), Options{MemoryLimit: 5}); err == nil {
 		t.Error("a memory limit of 5 bytes is taken")
 	}
-}
-
-func FuzzPrepare(f *testing.F) {
-	f.Add(minimal().wasm())
-	f.Add(minimal().global(i32, true, 0x41, 7).segment(0, 0x41, 0, 0x0b, 2, 'h', 'i').imp("emit").wasm())
-	withTable := minimal().body(exportInit, 0x02, 0x40, 0x41, 0, 0x0e, 1, 0, 0, 0x0b, 0x41, 0)
-	withTable.table, withTable.elem = []byte{0x70, 0, 2}, []byte{0, 0x41, 0, 0x0b, 1, 0}
-	withTable.start = 0
-	f.Add(withTable.wasm())
-	f.Add(componentMagic)
-	f.Fuzz(func(t *testing.T, wasm []byte) {
-		m, err := Prepare(wasm)
-		if err != nil {
-			return
-		}
-		// What was prepared is still a module, with every mutable global exported under a new name.
-		b := module{memoryLimit: DefaultMemoryLimit, exports: map[string]export{}, start: -1}
-		err = b.parse(m.code)
-		if err == nil || !strings.Contains(err.Error(), "reserved") {
-			if len(m.globals) > 0 || m.start || err != nil {
-				t.Fatalf("prepared module: %v", err)
-			}
-		}
-	})
 }
 
 func FuzzDecodeGlobals(f *testing.F) {

@@ -151,8 +151,36 @@ func (in *Instance) encodeGlobals() []byte {
 var errState = errors.New("saved state cannot be restored")
 
 // restore brings a new instance to saved state: memory is written whole, also over the module's data
-// segments, and no guest code runs.
+// segments, and no guest code runs. Memory that was allowed once stays, if the limit has been lowered
+// since; it does not grow.
 func (in *Instance) restore(state dataflow.StateReader) error {
+	err := in.restoreAll(state)
+	if errors.Is(err, errLowered) {
+		err = state(func(c dataflow.Change) error {
+			if c.Space != dataflow.SpaceGlobal || string(c.Key) != globalKey || c.Value == nil {
+				return nil
+			}
+			s, err := decodeGlobals(c.Value)
+			in.linear.limit = max(in.linear.limit, min(s.memory, MaxMemoryLimit))
+			return err
+		})
+		if err == nil {
+			err = in.restoreAll(state)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
+	}
+	in.keyed.settle()
+	in.shadow.grow(in.mod.Memory().Size())
+	in.copyToShadow(in.view())
+	return nil
+}
+
+// errLowered says that saved memory is larger than the limit.
+var errLowered = errors.New("it is above the limit (limits.memory)")
+
+func (in *Instance) restoreAll(state dataflow.StateReader) error {
 	clear(in.view())
 	seen := false
 	err := state(func(c dataflow.Change) error {
@@ -173,13 +201,7 @@ func (in *Instance) restore(state dataflow.StateReader) error {
 	if err == nil && !seen {
 		err = errors.New("it has no globals")
 	}
-	if err != nil {
-		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
-	}
-	in.keyed.settle()
-	in.shadow.grow(in.mod.Memory().Size())
-	in.copyToShadow(in.view())
-	return nil
+	return err
 }
 
 // inherit takes the keyed state that another module or configuration has left, and initializes the instance,
@@ -222,7 +244,7 @@ func (in *Instance) growTo(size uint64) error {
 		return fmt.Errorf("memory of %d bytes", size)
 	}
 	if _, ok := in.mod.Memory().Grow(uint32(pages)); !ok {
-		return fmt.Errorf("memory of %d bytes is above the limit of %d", size, in.host.opt.MemoryLimit)
+		return fmt.Errorf("memory of %d bytes: %w", size, errLowered)
 	}
 	return nil
 }
@@ -282,6 +304,12 @@ func decodeGlobals(b []byte) (s savedGlobals, err error) {
 	s.clock = clock{now: int64(le.Uint64(b[8:])), stamp: int64(le.Uint64(b[16:]))}
 	s.random = le.Uint64(b[24:])
 	s.inputAt, s.inputSize = le.Uint32(b[32:]), le.Uint32(b[36:])
+	if s.clock.stamp < 0 || s.clock.stamp > maxStamp || s.clock.now < s.clock.stamp*1e6 {
+		return s, fmt.Errorf("clock of %d ns at %d ms", s.clock.now, s.clock.stamp)
+	}
+	if uint64(s.inputAt)+uint64(s.inputSize) > s.memory {
+		return s, fmt.Errorf("buffer of %d bytes at %d in memory of %d", s.inputSize, s.inputAt, s.memory)
+	}
 	count := uint64(le.Uint32(b[40:]))
 	if b = b[fixed:]; uint64(len(b)) != 8*count {
 		return s, fmt.Errorf("%d globals in %d bytes", count, len(b))

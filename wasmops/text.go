@@ -18,7 +18,9 @@ func (t *text) write(in *Instance, fd uint32, b []byte) {
 		t.start = append(t.start, b[:min(len(b), maxLogText-len(t.start))]...)
 	}
 	for len(b) > 0 {
+		in.charge(fuelLine)
 		line, rest, ended := bytes.Cut(b, []byte("\n"))
+		in.charge(len(line) >> bulkShift)
 		t.line[fd] = append(t.line[fd], line[:min(len(line), maxLogText-len(t.line[fd]))]...)
 		if ended {
 			t.flush(in, fd)

@@ -132,6 +132,7 @@ func written(ok bool) uint64 {
 func wasiRandom(in *Instance, mem memory, s []uint64) uint64 {
 	b, ok := mem.Read(uint32(s[0]), uint32(s[1]))
 	if ok {
+		in.charge(len(b) * fuelRandom)
 		in.random.fill(b)
 	}
 	return written(ok)
@@ -220,6 +221,7 @@ func wasiPoll(in *Instance, mem memory, s []uint64) uint64 {
 	if n == 0 || n > maxSubscriptions {
 		return errnoInval
 	}
+	in.charge(int(n) * fuelSubscription)
 	raw, ok := mem.Read(uint32(s[0]), n*48)
 	if !ok {
 		return errnoFault

@@ -389,9 +389,9 @@ func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
 	if c.JSON {
 		return p.printJSON(letters)
 	}
-	t := newTable("AT", "TASK", "AGENT", "REASON", "KEY", "BYTES", "VALUE")
+	t := newTable("AT", "TASK", "AGENT", "POSITION", "REASON", "KEY", "BYTES", "VALUE")
 	for _, l := range letters {
-		t.add(timeText(l.At), l.Task, l.Agent, l.Reason, string(l.Key), l.Bytes, short(string(l.Value)))
+		t.add(timeText(l.At), l.Task, l.Agent, l.Position, l.Reason, string(l.Key), l.Bytes, short(string(l.Value)))
 	}
 	return t.print(p.stdout)
 }

@@ -12,8 +12,8 @@ import (
 
 // Diff tells whether the tasks of a new plan can go on from the state of the old one's, each from
 // its own: nil if so. The error joins what must not change. Free to change are checkpoints, what
-// connects sources and sinks to the outside, sinks as such, policies for failing records, what is
-// added: tasks, operators at the end of a chain, outputs after the known ones; and module and configuration
+// connects sources and sinks to the outside, sinks as such, policies for failing records, limits, what
+// is added: tasks, operators at the end of a chain, outputs after the known ones; and module and configuration
 // of operators that start anew ([Op.Fresh]). removed says of an agent that it was taken out of the fleet: then
 // its sources may go.
 func Diff(old, next *Physical, removed func(agent string) bool) error {

@@ -37,6 +37,10 @@
 //	    on: {label: value}             # where its input runs
 //	    config: {name: text}
 //	    on_error: dead_letter          # or skip, fail
+//	    limits: {memory: 64MiB, time: 1s, output: 8MiB, state: 64MiB, log_rate: 10}
+//	                                   # of WebAssembly; time and output per batch, log lines per second.
+//	                                   # Time is a count of instructions that takes about as long on a
+//	                                   # fast machine; a batch of n records has n/100 of it on top
 //	sinks:
 //	  NAME:
 //	    mqtt: {broker, client_id, user, password_file, tls, topic, payload: "{value}", qos: 1, retain: false,

@@ -196,6 +196,16 @@ type Operator struct {
 	OnPos       Pos
 	Config      map[string]string
 	OnError     OnError
+	Limits      Limits
+}
+
+// Limits bound what an operator may use; zero fields stand for the agents' defaults.
+type Limits struct {
+	Memory  int64 `json:"memory,omitempty"`   // linear memory, bytes
+	TimeMS  int64 `json:"time_ms,omitempty"`  // per batch; counted in instructions, not measured
+	Output  int64 `json:"output,omitempty"`   // per batch, bytes
+	State   int64 `json:"state,omitempty"`    // keyed state, bytes
+	LogRate int64 `json:"log_rate,omitempty"` // lines per second
 }
 
 // NativePrefix marks an operator that is part of the host in the place of a module and of its digest.

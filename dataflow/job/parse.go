@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -431,7 +432,7 @@ func (r *reader) strings(f field, o *object) []placed {
 
 func (r *reader) operator(name string, e field) Operator {
 	op := Operator{Name: name, Pos: e.at}
-	o, ok := r.object(e.node, e.at, "operator "+name, "wasm", "native", "from", "key_by", "parallelism", "on", "config", "on_error")
+	o, ok := r.object(e.node, e.at, "operator "+name, "wasm", "native", "from", "key_by", "parallelism", "on", "config", "on_error", "limits")
 	if !ok {
 		return op
 	}
@@ -444,7 +445,94 @@ func (r *reader) operator(name string, e field) Operator {
 	op.On, op.OnPos = r.labels(o)
 	op.Config = r.texts(o, "config")
 	op.OnError = OnError(r.choice(o, "on_error", string(DeadLetter), string(Skip), string(Fail)))
+	op.Limits = r.limits(o, op.IsNative())
 	return op
+}
+
+// Bounds of an operator's limits.
+const (
+	minMemory  = 64 << 10 // WebAssembly grows memory in units of it
+	maxMemory  = 1 << 30
+	minTime    = time.Millisecond
+	minBytes   = 1 << 10
+	maxOutput  = 32 << 20 // the largest batch that the next operator takes
+	maxState   = 1 << 40
+	maxLogRate = 10_000
+)
+
+func (r *reader) limits(o *object, native bool) (l Limits) {
+	f, ok := o.get("limits")
+	if !ok {
+		return l
+	}
+	sub, ok := r.object(f.node, f.at, "limits of "+o.what, "memory", "time", "output", "state", "log_rate")
+	if !ok {
+		return l
+	}
+	if native {
+		r.fail(f.at, "leave them out", "%s is part of the agent and has no limits", o.what)
+		return l
+	}
+	l.Memory = r.size(sub, "memory", minMemory, maxMemory)
+	l.TimeMS = r.duration(sub, "time", minTime, 0)
+	l.Output = r.size(sub, "output", minBytes, maxOutput)
+	l.State = r.size(sub, "state", minBytes, maxState)
+	rate, _ := r.integer(sub, "log_rate", 1, maxLogRate, 0)
+	l.LogRate = int64(rate)
+	return l
+}
+
+// units of sizes, the largest first.
+var units = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// size reads a number of bytes, such as 64MiB; 0 if there is none.
+func (r *reader) size(o *object, name string, lowest, highest int64) int64 {
+	const hint = "write it like 64MiB, 512KiB or a number of bytes"
+	f, ok := o.get(name)
+	if !ok {
+		return 0
+	}
+	written, unit := "", int64(1)
+	switch n := f.node.(type) {
+	case *ast.IntegerNode:
+		written = n.GetToken().Value
+	default:
+		s, isText := text(f.node)
+		if !isText {
+			r.wrongType(f, o, "a size", hint)
+			return 0
+		}
+		written = s
+	}
+	number := written
+	for _, u := range units {
+		if before, found := strings.CutSuffix(written, u.name); found {
+			number, unit = strings.TrimSpace(before), u.bytes
+		}
+	}
+	v, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		r.fail(nodePos(f.node), hint, "%s of %s is %q, which is no size", name, o.what, written)
+		return 0
+	}
+	if v < 0 || v > highest/unit || v*unit < lowest {
+		r.fail(nodePos(f.node), fmt.Sprintf("it is from %s to %s", Size(lowest), Size(highest)), "%s of %s is %s", name, o.what, written)
+		return 0
+	}
+	return v * unit
+}
+
+// Size writes a number of bytes in the largest unit that it is a multiple of.
+func Size(n int64) string {
+	for _, u := range units {
+		if n != 0 && n%u.bytes == 0 {
+			return fmt.Sprintf("%d%s", n/u.bytes, u.name)
+		}
+	}
+	return fmt.Sprintf("%dB", n)
 }
 
 // code reads what an operator runs: a module, or a native operator.

@@ -62,6 +62,7 @@ type Op struct {
 	Digest  string            `json:"digest"`
 	Config  map[string]string `json:"config,omitempty"`
 	OnError OnError           `json:"on_error"`
+	Limits  Limits            `json:"limits,omitzero"`
 	Inputs  []string          `json:"inputs"` // the references of `from`, by input index
 	// Fresh: the generation begins with a new instance of it, which has of the old one's state what is keyed.
 	Fresh bool `json:"fresh,omitempty"`

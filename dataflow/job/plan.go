@@ -284,7 +284,7 @@ func (c *chain) op(n int) int {
 	at := len(c.t().Ops)
 	in := &p.instances[n][c.index]
 	in.task, in.op = c.task, at
-	op := Op{Name: o.Name, Module: o.WASM, Digest: p.digest(*o), Config: o.Config, OnError: o.OnError}
+	op := Op{Name: o.Name, Module: o.WASM, Digest: p.digest(*o), Config: o.Config, OnError: o.OnError, Limits: o.Limits}
 	for _, ref := range o.From {
 		op.Inputs = append(op.Inputs, ref.String())
 	}

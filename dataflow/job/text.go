@@ -14,6 +14,7 @@ func (p *Physical) Text() string {
 	p.writeTasks(&b)
 	p.writeChannels(&b)
 	p.writePlacement(&b)
+	p.writeLimits(&b)
 	p.writeConnections(&b)
 	b.WriteString("\npromises\n")
 	table(&b, func(row func(...string)) {
@@ -192,6 +193,42 @@ func (p *Physical) writePlacement(b *strings.Builder) {
 			row(agent, strings.Join(ids, ", "))
 		}
 	})
+}
+
+// writeLimits lists the limits that the job sets; the others have their defaults.
+func (p *Physical) writeLimits(b *strings.Builder) {
+	var rows [][]string
+	for _, t := range p.Tasks {
+		for _, op := range t.Ops {
+			if op.Limits != (Limits{}) {
+				rows = append(rows, []string{string(t.ID), op.Name, op.Limits.String()})
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	b.WriteString("\nlimits\n")
+	table(b, func(row func(...string)) {
+		for _, cells := range rows {
+			row(cells...)
+		}
+	})
+}
+
+func (l Limits) String() string {
+	var parts []string
+	add := func(set int64, format string, args ...any) {
+		if set != 0 {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(l.Memory, "memory %s", Size(l.Memory))
+	add(l.TimeMS, "time %s per batch", time.Duration(l.TimeMS)*time.Millisecond)
+	add(l.Output, "output %s per batch", Size(l.Output))
+	add(l.State, "state %s", Size(l.State))
+	add(l.LogRate, "log %d lines/s", l.LogRate)
+	return strings.Join(parts, ", ")
 }
 
 // writeConnections lists what tasks reach outside, templates filled in.

@@ -215,10 +215,12 @@ type DeadLetter struct {
 	Task   string    `json:"task"`
 	Agent  string    `json:"agent"`
 	At     time.Time `json:"at"`
-	Reason string    `json:"reason"`
-	Key    Bytes     `json:"key"`
-	TimeMS int64     `json:"time_ms"` // event time, milliseconds since 1970
-	Topic  string    `json:"topic,omitempty"`
+	Reason string    `json:"reason"` // of an operator's failure: with the digest of its module
+	// Position names the record within its task: "<log entry>-<record>" for what an operator gave up.
+	Position string `json:"position"`
+	Key      Bytes  `json:"key"`
+	TimeMS   int64  `json:"time_ms"` // event time, milliseconds since 1970
+	Topic    string `json:"topic,omitempty"`
 	// Bytes is the size of the value that is kept. Value is all of it, or its beginning where the
 	// answer would become too large.
 	Bytes int   `json:"bytes"`

@@ -175,7 +175,7 @@ func (d *deadLetters) newest(jobName string, limit int) []api.DeadLetter {
 // list returns a job's letters, oldest first.
 func (d *deadLetters) list(jobName string) []api.DeadLetter {
 	out := []api.DeadLetter{}
-	_ = d.copies.List(copyDead, func(_ string, value []byte) error {
+	_ = d.copies.List(copyDead, func(id string, value []byte) error {
 		var r deadRecord
 		if json.Unmarshal(value, &r) != nil || !strings.HasPrefix(r.Task, jobName+"/") {
 			return nil
@@ -186,7 +186,8 @@ func (d *deadLetters) list(jobName string) []api.DeadLetter {
 		}
 		out = append(out, api.DeadLetter{
 			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: millis(r.AtMS), Reason: r.Reason,
-			Key: append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),
+			Position: strings.TrimPrefix(id, r.Task+"/"),
+			Key:      append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),
 			Bytes: len(rec.Value), Value: append(api.Bytes(nil), rec.Value...),
 		})
 		return nil

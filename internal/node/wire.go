@@ -67,8 +67,11 @@ func holdsBack(p *job.Physical) bool {
 
 func (r *runner) opSpec(spec *dataflow.TaskSpec, op job.Op) dataflow.OpSpec {
 	o := dataflow.OpSpec{
-		Operator: dataflow.OperatorSpec{Name: op.Name, Task: r.name, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs, Fresh: op.Fresh},
-		Policy:   dataflow.ErrorPolicy(op.OnError),
+		Operator: dataflow.OperatorSpec{Name: op.Name, Task: r.name, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs, Fresh: op.Fresh, Limits: dataflow.Limits{
+			Memory: op.Limits.Memory, Time: time.Duration(op.Limits.TimeMS) * time.Millisecond, Output: op.Limits.Output,
+			State: op.Limits.State, LogRate: op.Limits.LogRate,
+		}},
+		Policy: dataflow.ErrorPolicy(op.OnError),
 	}
 	for _, out := range op.Outputs {
 		o.Operator.Outputs = append(o.Operator.Outputs, out.Name)
