@@ -324,6 +324,24 @@ func TestExactlyOnce(t *testing.T) {
 			sync
 			< PUBCOMP 5
 			records x y`,
+		"the identifier is used again before PUBCOMP": `
+			open new
+			> publish 2 5 x
+			logged 1
+			sync
+			< PUBREC 5
+			> pubrel 5
+			logged 2
+			> publish 2 5 x
+			logged 3
+			sync
+			< PUBCOMP 5
+			< PUBREC 5
+			kill
+			open kept
+			> publish 2 5 dup x
+			< PUBREC 5
+			records x x`,
 		"PUBREL before PUBREC": `
 			open new
 			> publish 2 5 x
