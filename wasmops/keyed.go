@@ -14,15 +14,20 @@ type keyedState struct {
 	values  map[string]*keyedValue
 	order   keyOrder
 	changed []*keyedValue       // put since the last freeze, removed ones included
-	gone    map[string]struct{} // removed since the last freeze, and not there again
-	bytes   int64               // of keys and values
+	gone    map[string]struct{} // removed since the last freeze, which had them, and not there again
+	waste   int                 // of changed: removed
+	bytes   int64               // of keys and values, and keyOverhead for each key
 }
+
+// keyOverhead is about what a key takes besides its bytes and those of its value.
+const keyOverhead = 64
 
 // keyedValue is the value of one key. Values are never handed out, only copied.
 type keyedValue struct {
 	key     string
 	value   []byte
 	removed bool
+	saved   bool // the last freeze had the key
 	changed bool // it is in keyedState.changed
 }
 
@@ -44,16 +49,17 @@ func (k *keyedState) put(key, value []byte, limit int64) bool {
 	v := k.values[string(key)]
 	grow := int64(len(value))
 	if v == nil {
-		grow += int64(len(key))
+		grow += int64(len(key)) + keyOverhead
 	} else {
 		grow -= int64(len(v.value))
 	}
-	if k.bytes+grow > limit {
+	if grow > 0 && k.bytes+grow > limit {
 		return false
 	}
 	k.bytes += grow
 	if v == nil {
-		v = &keyedValue{key: string(key)}
+		_, was := k.gone[string(key)]
+		v = &keyedValue{key: string(key), saved: was}
 		k.values[v.key] = v
 		k.order.insert(v.key)
 		delete(k.gone, v.key)
@@ -75,19 +81,37 @@ func (k *keyedState) remove(key []byte) bool {
 	if v == nil {
 		return false
 	}
-	k.bytes -= int64(len(v.key) + len(v.value))
+	k.bytes -= int64(len(v.key)+len(v.value)) + keyOverhead
 	v.removed = true
 	delete(k.values, v.key)
 	k.order.remove(v.key)
-	k.gone[v.key] = struct{}{}
+	if v.saved {
+		k.gone[v.key] = struct{}{}
+	}
+	if v.changed {
+		k.waste++
+		k.compact()
+	}
 	return true
+}
+
+// compact forgets removed values that changed: a guest that puts and removes keys between two freezes
+// must not fill the host's memory with them.
+func (k *keyedState) compact() {
+	const few = 64
+	if k.waste < few || k.waste < len(k.changed)/2 {
+		return
+	}
+	k.changed = slices.DeleteFunc(k.changed, func(v *keyedValue) bool { return v.removed })
+	k.waste = 0
 }
 
 // settle forgets what changed: it has been saved, or came from what was.
 func (k *keyedState) settle() {
 	for _, v := range k.changed {
-		v.changed = false
+		v.changed, v.saved = false, true
 	}
+	k.waste = 0
 	clear(k.changed)
 	k.changed = k.changed[:0]
 	clear(k.gone)

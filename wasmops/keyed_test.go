@@ -52,7 +52,7 @@ func TestKeyedStateIsAMap(t *testing.T) {
 		}
 		size := int64(0)
 		for key, value := range plain {
-			size += int64(len(key) + len(value))
+			size += int64(len(key)+len(value)) + keyOverhead
 		}
 		if k.bytes != size {
 			t.Fatalf("%d bytes, want %d", k.bytes, size)
@@ -122,15 +122,21 @@ func TestKeyedStateOfManyKeys(t *testing.T) {
 
 func TestKeyedStateLimit(t *testing.T) {
 	k := newKeyedState()
+	const limit = 10 + 2*keyOverhead // room for two keys
 	for i, step := range []struct {
 		key, value string
+		limit      int64
 		ok         bool
-	}{{"a", "12345", true}, {"b", "123", true}, {"c", "", false}, {"b", "1234", false}, {"a", "", true}, {"c", "1234", true}, {"c", "12345", false}} {
-		if ok := k.put([]byte(step.key), []byte(step.value), 10); ok != step.ok {
+	}{
+		{"a", "12345", limit, true}, {"b", "123", limit, true}, {"c", "", limit, false}, {"b", "1234", limit, false},
+		{"a", "", limit, true}, {"b", "12345678", limit, true}, {"b", "123456789", limit, false},
+		{"b", "abcdefgh", 1, true}, {"b", "abc", 1, true}, {"b", "abcd", 1, false}, // a limit that was lowered
+	} {
+		if ok := k.put([]byte(step.key), []byte(step.value), step.limit); ok != step.ok {
 			t.Errorf("step %d: put %v, want %v", i, ok, step.ok)
 		}
 	}
-	if string(k.values["b"].value) != "123" {
+	if string(k.values["b"].value) != "abc" {
 		t.Errorf("a refused put changed the value to %q", k.values["b"].value)
 	}
 }
@@ -138,12 +144,51 @@ func TestKeyedStateLimit(t *testing.T) {
 func TestKeyedStateCopiesValues(t *testing.T) {
 	k := newKeyedState()
 	value := []byte("abc")
-	k.put([]byte("k"), value, 100)
+	k.put([]byte("k"), value, 1000)
 	value[0] = 'x'
 	var frozen []byte
 	k.freeze(false, func(_ string, v []byte) { frozen = v })
 	k.values["k"].value[0] = 'y'
 	if !bytes.Equal(frozen, []byte("abc")) {
 		t.Errorf("frozen value is %q", frozen)
+	}
+}
+
+// TestPassingKeysAreForgotten: what is put and removed between two freezes takes no memory and is in no
+// snapshot; what the last one had is removed by the next.
+func TestPassingKeysAreForgotten(t *testing.T) {
+	k := newKeyedState()
+	frozen := func() (out []string) {
+		k.freeze(false, func(key string, value []byte) {
+			if value == nil {
+				key = "-" + key
+			}
+			out = append(out, key)
+		})
+		return out
+	}
+	k.put([]byte("stays"), []byte("1"), 1<<20)
+	for i := range 10_000 {
+		key := binary.BigEndian.AppendUint32(nil, uint32(i))
+		if !k.put(key, make([]byte, 100), 1<<20) || !k.remove(key) {
+			t.Fatal("the state is full")
+		}
+		if len(k.changed) > 200 || len(k.gone) > 0 {
+			t.Fatalf("%d changed, %d gone", len(k.changed), len(k.gone))
+		}
+	}
+	if got := frozen(); !slices.Equal(got, []string{"stays"}) {
+		t.Errorf("frozen %q", got)
+	}
+	k.remove([]byte("stays"))
+	k.put([]byte("stays"), []byte("2"), 1<<20)
+	k.remove([]byte("stays"))
+	if got := frozen(); !slices.Equal(got, []string{"-stays"}) || k.bytes != 0 {
+		t.Errorf("frozen %q, %d bytes", got, k.bytes)
+	}
+	k.put([]byte("stays"), []byte("3"), 1<<20)
+	k.remove([]byte("stays"))
+	if got := frozen(); len(got) > 0 {
+		t.Errorf("frozen %q", got)
 	}
 }

@@ -21,7 +21,8 @@ const (
 	// DefaultOutputLimit bounds the bytes that one batch may cause on all outputs together: 27 times
 	// the largest input frame.
 	DefaultOutputLimit = 8 << 20
-	// DefaultKeyedLimit bounds the bytes of keys and values in an instance's keyed state.
+	// DefaultKeyedLimit bounds the bytes of keys and values in an instance's keyed state, each key with
+	// keyOverhead on top.
 	DefaultKeyedLimit = 64 << 20
 
 	// DefaultTimeLimit bounds a call of a guest. It is not measured but counted, see fuelPerMillisecond.

@@ -272,8 +272,8 @@ func TestLimitsOfAnOperator(t *testing.T) {
 		outputs []string
 		want    string
 	}{
-		{"state", put, dataflow.Limits{State: 1010}, nil, ""},
-		{"too little state", put, dataflow.Limits{State: 1009}, nil, "keyed state of more than 1009 bytes (limits.state)"},
+		{"state", put, dataflow.Limits{State: 1010 + keyOverhead}, nil, ""},
+		{"too little state", put, dataflow.Limits{State: 1009 + keyOverhead}, nil, "keyed state of more than 1073 bytes (limits.state)"},
 		{"output", pass, dataflow.Limits{Output: 117}, []string{"out"}, ""},
 		{"too little output", pass, dataflow.Limits{Output: 116}, []string{"out"}, "output of more than 116 bytes for one batch (limits.output)"},
 		{"memory", pass, dataflow.Limits{Memory: 4 * wasmPage}, []string{"out"}, ""},
