@@ -716,8 +716,7 @@ func (t *Task) apply(e Entry) (bool, error) {
 			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
 		t.pos = e.Pos
-		t.stir()
-		return true, t.effects(t.aligner.Step(ev), e.Pos)
+		return true, t.control(ev, e.Pos)
 	}
 	t.pos = e.Pos
 	return true, nil
@@ -774,8 +773,15 @@ func (t *Task) stepRecord() (bool, error) {
 		return false, ignoreFull(err)
 	}
 	t.pos = pos
-	t.stir()
-	return true, t.effects(t.aligner.Step(lacks[0]), pos)
+	return true, t.control(lacks[0], pos)
+}
+
+// control takes a control item. A barrier alone changes nothing.
+func (t *Task) control(ev abs.Event, pos abs.Position) error {
+	if ev.Kind != abs.OnControlBarrier {
+		t.stir()
+	}
+	return t.effects(t.aligner.Step(ev), pos)
 }
 
 // ignoreFull leaves a full log to be tried again at the next tick.

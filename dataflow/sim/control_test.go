@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -215,6 +216,9 @@ func (l *leader) tick() {
 		l.step(abs.AgentQuiet{Agent: a.name, Since: a.quiet})
 	}
 	l.step(abs.Tick{})
+	if strings.HasPrefix(l.coord.Status().Holding, "nothing has changed") {
+		l.w.chaos.count("no epoch, since nothing has changed")
+	}
 }
 
 func (l *leader) nowMs() int64 { return (l.w.now + l.offset).Milliseconds() }
