@@ -276,3 +276,52 @@ func TestHeldOutboxIsIncremental(t *testing.T) {
 		p.stop(false)
 	})
 }
+
+// A sink that takes nothing for long: what the task keeps is bounded, while the source logs on; checkpoints
+// go on too; and afterwards everything comes, in order and once, also over a power cut.
+func TestDeadSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDevice(t, sourceSpec(""))
+		d.spec.Ops[0].Outputs = [][]Target{{{Kind: ToSink}}}
+		d.spec.Edges = nil
+		p := d.start()
+		const batches, each = 60, 100
+		for range batches {
+			recs := make([]string, each)
+			for i := range recs {
+				recs[i] = "k"
+			}
+			p.receive(recs...)
+		}
+		p.sync()
+		port := p.task.chain.sinks[0]
+		if n := len(port.items); n < sinkItems || n > sinkItems+each {
+			t.Fatalf("%d items kept", n)
+		}
+		p.barrier(1)
+		p.sync()
+		mustEqual(t, "parts", len(p.store.parts), 1)
+		p.epoch(1, abs.Started, false)
+		p.sync()
+		mustEqual(t, "parts while the sink is dead", len(p.store.parts), 2)
+		p.stop(true)
+
+		p = d.start()
+		for {
+			p.sync()
+			p.sink.mu.Lock()
+			last := p.sink.last
+			p.sink.mu.Unlock()
+			if last == batches*each {
+				break
+			}
+			p.handed(last)
+		}
+		for i, got := range p.sink.got() {
+			if want := fmt.Sprintf("%d k=%d", i+1, i+1); got != want {
+				t.Fatalf("got %s, want %s", got, want)
+			}
+		}
+		p.stop(false)
+	})
+}

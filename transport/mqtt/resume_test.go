@@ -1,8 +1,16 @@
 package mqtt
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -13,6 +21,7 @@ type once struct {
 	t      testing.TB
 	d      *double
 	broker Broker
+	clock  func() int64 // nil: that of all tests
 
 	sent, received, handed abs.Seq // as the log says
 
@@ -30,6 +39,9 @@ func newOnce(t testing.TB) *once {
 func (o *once) live(upto abs.Seq) {
 	o.t.Helper()
 	o.sink = newTestSink(o.t, SinkConfig{Broker: o.broker, QoS: 2}, SinkDeps{})
+	if o.clock != nil {
+		o.sink.link.deps.Clock = o.clock
+	}
 	o.run, o.ev = startSink(o.t, o.sink)
 	o.sink.Logged(o.received)
 	o.offer(o.handed+1, upto)
@@ -384,4 +396,200 @@ func TestOnceInFlight(t *testing.T) {
 	p.ack(typePubcomp, 1)
 	p.expect("PUBLISH 3 out/k 3")
 	p.end(run)
+}
+
+// honest is a broker that keeps to the protocol (MQTT 3.1.1, 4.3.3) and is cut off from its client when the
+// test says so. It passes a message on when it comes or when it is released; both are allowed.
+type honest struct {
+	ln        net.Listener
+	atPublish bool
+
+	mu        sync.Mutex // held while a packet is dealt with
+	conn      net.Conn
+	known     bool              // it has a session
+	open      map[uint16]string // identifiers not released, with what is to be passed on
+	delivered []string
+}
+
+func newHonest(t testing.TB, atPublish bool) *honest {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &honest{ln: ln, atPublish: atPublish, open: map[uint16]string{}}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for { // one connection after the other: what the last one sent is dealt with before the next is let in
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			b.mu.Lock()
+			b.conn = conn
+			b.mu.Unlock()
+			b.serve(conn)
+		}
+	}()
+	t.Cleanup(func() {
+		ln.Close()
+		b.cut()
+		<-ended
+	})
+	return b
+}
+
+// cut ends the connection there is.
+func (b *honest) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		b.conn.Close()
+	}
+}
+
+func (b *honest) serve(conn net.Conn) {
+	defer conn.Close()
+	for {
+		c, err := packets.ReadPacket(conn)
+		if err != nil || !b.take(conn, c) {
+			return
+		}
+	}
+}
+
+// take deals with a packet; false ends the connection. What cannot be written was answered all the same.
+func (b *honest) take(conn net.Conn, c packets.ControlPacket) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch c := c.(type) {
+	case *packets.ConnectPacket:
+		if c.CleanSession {
+			b.known = false
+			clear(b.open)
+		}
+		a := packets.NewControlPacket(packets.Connack).(*packets.ConnackPacket)
+		a.SessionPresent = b.known
+		b.known = !c.CleanSession
+		a.Write(conn)
+	case *packets.PublishPacket:
+		if _, repeat := b.open[c.MessageID]; !repeat {
+			b.open[c.MessageID] = string(c.Payload)
+			if b.atPublish {
+				b.delivered = append(b.delivered, string(c.Payload))
+			}
+		}
+		conn.Write(appendAck(nil, typePubrec, c.MessageID))
+	case *packets.PubrelPacket:
+		if payload, is := b.open[c.MessageID]; is && !b.atPublish {
+			b.delivered = append(b.delivered, payload)
+		}
+		delete(b.open, c.MessageID)
+		conn.Write(appendAck(nil, typePubcomp, c.MessageID))
+	case *packets.PingreqPacket:
+		packets.NewControlPacket(packets.Pingresp).Write(conn)
+	case *packets.DisconnectPacket:
+		return false
+	}
+	return true
+}
+
+// A broker that keeps to the protocol passes every item on once, and in order, over cuts and kills between
+// which the log holds more or less of what has happened.
+func TestOnceOverKills(t *testing.T) {
+	for _, atPublish := range []bool{false, true} {
+		t.Run(fmt.Sprintf("passed on at PUBLISH %v", atPublish), func(t *testing.T) { testOnceOverKills(t, newHonest(t, atPublish)) })
+	}
+}
+
+func testOnceOverKills(t *testing.T, via *honest) {
+	broker := Broker{URL: "tcp://" + via.ln.Addr().String(), ClientID: "sink"}
+	const items, lives = 1500, 12
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	var sent, received, handed abs.Seq // as the log says
+	for life := 1; handed < items; life++ {
+		s := newTestSink(t, SinkConfig{Broker: broker, QoS: 2}, SinkDeps{})
+		ev := newEvents()
+		run := start(t, func(ctx context.Context) error { return s.Run(ctx, ev) })
+		ev.waitReady(t)
+		s.Logged(received)
+		upto := min(handed+abs.Seq(items/lives), items)
+		if life > 2*lives {
+			upto = items
+		}
+		next := handed + 1
+		late := time.After(patience)
+		for reached := false; !reached; {
+			for ; next <= min(upto+20, items); next++ {
+				it := item(next)
+				switch {
+				case next <= received:
+					it.Past = dataflow.PastReceived
+				case next <= sent:
+					it.Past = dataflow.PastSent
+				}
+				if s.Offer([]dataflow.SinkItem{it}) == 0 {
+					break
+				}
+			}
+			sent = max(sent, next-1) // before anything is sent, in a task
+			select {
+			case n := <-ev.received:
+				received = max(received, n)
+				s.Logged(n)
+				if random.IntN(40) == 0 {
+					via.cut()
+				}
+			case n := <-ev.handed:
+				if reached = n >= upto; !reached || upto == items || random.IntN(2) == 0 {
+					handed = n
+				}
+			case <-ev.ready:
+			case <-late:
+				t.Fatalf("life %d: %d of %d", life, handed, upto)
+			}
+		}
+		via.cut() // a kill: nothing more leaves, and what was not logged is not known
+		run.stop(t)
+	}
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	for i, got := range via.delivered {
+		if got != fmt.Sprint(i+1) {
+			t.Fatalf("message %d is %s", i+1, got)
+		}
+	}
+	if len(via.delivered) != items {
+		t.Fatalf("%d messages, want %d", len(via.delivered), items)
+	}
+}
+
+// The clock may say anything: 1970 at boot, then now, then an hour less.
+func TestOnceWhateverTheClockSays(t *testing.T) {
+	for _, now := range [][]int64{{0, clockNow, clockNow - 3_600_000}, {clockNow, clockNow - 3_600_000, 0}} {
+		o := newOnce(t)
+		var at atomic.Int64
+		at.Store(now[0])
+		o.clock = at.Load
+		o.live(0)
+		p := o.d.open(false)
+		for i := range 3 {
+			n := abs.Seq(i + 1)
+			at.Store(now[i])
+			o.offer(n, n)
+			p.expect(fmt.Sprintf("PUBLISH %d out/k %d", n, n))
+			p.ack(typePubrec, uint16(n))
+			o.logs(n)
+			p.expect(fmt.Sprintf("PUBREL %d", n))
+			p.cut()
+			at.Store(now[(i+1)%3])
+			p = o.d.open(true)
+			p.expect(fmt.Sprintf("PUBREL %d", n))
+			p.ack(typePubcomp, uint16(n))
+			o.hands(n)
+		}
+		p.end(o.run)
+	}
 }
