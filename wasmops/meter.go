@@ -31,6 +31,14 @@ import (
 // once must pass again: a later version of this file may charge less for the same code, never more.
 // TestFuelIsPinned holds it to that.
 //
+// # Cost
+//
+// go test ./wasmops -run XXX -bench Metering compares with no way to stop a guest and with the engine's
+// own, WithCloseOnContextDone. The least of nine runs each on a shared machine, amd64: metered 0.95 to
+// 1.05 times the time without, the engine's way 2.6 (Go, passing records on) to 16 times (a loop over bytes). By the
+// interpreter metering takes 1.2 to 1.7 times, more where there is little but float operations. A Go
+// module grows by 7 %.
+//
 // # Depth
 //
 // A function that can call itself, by whatever way, pays for its frame at its entry and is paid back at
