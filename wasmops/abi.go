@@ -61,6 +61,7 @@ import (
 //	                                         more, or -n if the next entry alone needs n bytes.
 //	log (level, ptr, len)                    level 0 debug, 1 info, 2 warn, 3 error; rate-limited
 //	counter_add (name, name_len, delta i64)  adds to a counter of the operator
+//	gauge_set (name, name_len, value f64)    sets a gauge of the operator: a metric that shows the last value
 //	clock_ms () -> i64                       milliseconds since 1970: the stamp of the log entry whose
 //	                                         records are processed; never goes back; 0 before the first
 //	fail (ptr, len)                          gives the reason for the status, or the trap, that follows

@@ -45,6 +45,8 @@ type Observer interface {
 	LogDropped(task, operator string, lines int)
 	// Count adds to a counter that the guest names.
 	Count(task, operator, counter string, delta int64)
+	// Gauge sets a gauge that the guest names.
+	Gauge(task, operator, gauge string, value float64)
 }
 
 // Options of a host. Zero values mean the defaults.
@@ -97,9 +99,10 @@ func orDefault[T ~int | ~int64](v, fallback T) T {
 
 type silent struct{}
 
-func (silent) Log(string, string, LogLevel, string) {}
-func (silent) LogDropped(string, string, int)       {}
-func (silent) Count(string, string, string, int64)  {}
+func (silent) Log(string, string, LogLevel, string)  {}
+func (silent) LogDropped(string, string, int)        {}
+func (silent) Count(string, string, string, int64)   {}
+func (silent) Gauge(string, string, string, float64) {}
 
 // Host makes instances of modules. Each module is compiled once and shared by its instances.
 type Host struct {

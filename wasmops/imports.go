@@ -46,6 +46,7 @@ func weirFunctions() []hostFunction {
 		{ImportModule, "state_scan", sig(args(i32, i32, i32, i32, i32, i32), i32), hostStateScan},
 		{ImportModule, "log", sig(args(i32, i32, i32)), hostLog},
 		{ImportModule, "counter_add", sig(args(i32, i32, i64)), hostCounterAdd},
+		{ImportModule, "gauge_set", sig(args(i32, i32, api.ValueTypeF64)), hostGaugeSet},
 		{ImportModule, "clock_ms", sig(nil, i64), hostClockMs},
 		{ImportModule, "fail", sig(args(i32, i32)), hostFail},
 	}
@@ -192,6 +193,11 @@ func hostLog(in *Instance, mem memory, s []uint64) {
 func hostCounterAdd(in *Instance, mem memory, s []uint64) {
 	in.charge(fuelLine)
 	in.count(string(mem.bounded("name of a counter", s[0], s[1], maxName)), int64(s[2]))
+}
+
+func hostGaugeSet(in *Instance, mem memory, s []uint64) {
+	in.charge(fuelLine)
+	in.gauge(string(mem.bounded("name of a gauge", s[0], s[1], maxName)), api.DecodeF64(s[2]))
 }
 
 func hostClockMs(in *Instance, _ memory, s []uint64) { s[0] = uint64(in.clock.stamp) }

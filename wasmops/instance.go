@@ -314,13 +314,24 @@ func (in *Instance) log(level LogLevel, line string) {
 	in.host.opt.Observer.Log(in.spec.Task, in.spec.Name, level, strings.ToValidUTF8(line, "�"))
 }
 
-// count passes an increment on; counters beyond the limit are a fault, since each is kept for ever.
-func (in *Instance) count(name string, delta int64) {
+// metric admits a name; beyond the limit they are a fault, since each is kept for ever.
+func (in *Instance) metric(name string) {
 	if _, known := in.counters[name]; !known {
 		if len(in.counters) == maxCounters {
-			faultf("more than %d counters", maxCounters)
+			faultf("more than %d counters and gauges", maxCounters)
 		}
 		in.counters[name] = struct{}{}
 	}
+}
+
+// gauge passes a value on.
+func (in *Instance) gauge(name string, value float64) {
+	in.metric(name)
+	in.host.opt.Observer.Gauge(in.spec.Task, in.spec.Name, name, value)
+}
+
+// count passes an increment on.
+func (in *Instance) count(name string, delta int64) {
+	in.metric(name)
 	in.host.opt.Observer.Count(in.spec.Task, in.spec.Name, name, delta)
 }

@@ -55,7 +55,7 @@ const (
 	maxOutputs = 64
 	// maxName bounds names of outputs, counters and configuration keys, in bytes.
 	maxName = 256
-	// maxCounters bounds the counters of one instance: each becomes a metric.
+	// maxCounters bounds the counters and gauges of one instance: each becomes a metric.
 	maxCounters = 64
 	// maxInput bounds a batch in bytes: what one operator may emit, the next one in its chain takes.
 	maxInput = 32 << 20

@@ -357,6 +357,20 @@ func TestLeakingGuest(t *testing.T) {
 	}
 }
 
+// TestGauges: a gauge shows the last value; its names count with those of counters.
+func TestGauges(t *testing.T) {
+	set := cat(i32c(0), i32c(3), binary.LittleEndian.AppendUint64([]byte{0x44}, math.Float64bits(2.5)), []byte{0x10, 0})
+	var e ear
+	b := minimal().imp("gauge_set").segment(0, 0x41, 0, 0x0b, 3, 'l', 'a', 'g').body(exportProcess, cat(set, ok)...)
+	if err := runHostile(t, Options{Observer: &e}, b); err != nil || len(e.lines) != 1 || e.lines[0] != "hostile.lag = 2.5" {
+		t.Errorf("%v, %q", err, e.lines)
+	}
+	wild := cat(i32c(-1), i32c(3), binary.LittleEndian.AppendUint64([]byte{0x44}, 0), []byte{0x10, 0})
+	if err := runHostile(t, Options{}, minimal().imp("gauge_set").body(exportProcess, cat(wild, ok)...)); err == nil || !strings.Contains(err.Error(), "name of a gauge") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // TestPreparedTwiceIsRefused: what was prepared is no module to prepare.
 func TestPreparedTwiceIsRefused(t *testing.T) {
 	m, err := Prepare(minimal().wasm())

@@ -573,6 +573,9 @@ func (e *ear) Log(task, operator string, level LogLevel, text string) {
 	e.lines = append(e.lines, fmt.Sprintf("%s %s %s %s", task, operator, level, text))
 }
 func (e *ear) LogDropped(_, _ string, lines int) { e.dropped += lines }
+func (e *ear) Gauge(_, operator, gauge string, value float64) {
+	e.lines = append(e.lines, fmt.Sprintf("%s.%s = %v", operator, gauge, value))
+}
 func (e *ear) Count(_, operator, counter string, delta int64) {
 	if e.counts == nil {
 		e.counts = map[string]int64{}

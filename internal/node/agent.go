@@ -478,6 +478,7 @@ type guestObserver struct {
 	mu       sync.Mutex
 	dropped  map[[2]string]*droppedLines // by task and operator
 	counters map[guestCounter]int64
+	gauges   map[guestCounter]float64
 }
 
 type droppedLines struct {
@@ -495,7 +496,7 @@ const (
 )
 
 func newGuestObserver(log *slog.Logger) *guestObserver {
-	return &guestObserver{log: log, dropped: map[[2]string]*droppedLines{}, counters: map[guestCounter]int64{}}
+	return &guestObserver{log: log, dropped: map[[2]string]*droppedLines{}, counters: map[guestCounter]int64{}, gauges: map[guestCounter]float64{}}
 }
 
 // Log implements [wasmops.Observer].
@@ -527,6 +528,29 @@ func (g *guestObserver) Count(task, operator, name string, delta int64) {
 	if _, known := g.counters[key]; known || len(g.counters) < maxCounters {
 		g.counters[key] += delta
 	}
+}
+
+// Gauge implements [wasmops.Observer].
+func (g *guestObserver) Gauge(task, operator, name string, value float64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key := guestCounter{task, operator, name}
+	if _, known := g.gauges[key]; known || len(g.gauges) < maxCounters {
+		g.gauges[key] = value
+	}
+}
+
+// gaugeFamily is the gauges as a metric.
+func (g *guestObserver) gaugeFamily() api.Family {
+	f := api.Family{Name: "weir_operator_gauge", Help: "Gauges that operators set.", Kind: api.Gauge}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for c, v := range g.gauges {
+		f.Samples = append(f.Samples, api.Sample{Value: v, Labels: []api.Label{
+			{Name: "task", Value: c.task}, {Name: "operator", Value: c.operator}, {Name: "gauge", Value: c.name},
+		}})
+	}
+	return f
 }
 
 // family is the counters as a metric. What is replayed is counted again.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,8 +125,9 @@ func (a *agent) givesUp(name string, g wasmtest.Hostile) {
 // TestLargerLimitIsApplied: an operator that has used up its memory gives up its records; with a larger
 // limit the job goes on from the state that it had.
 func TestLargerLimitIsApplied(t *testing.T) {
-	// takes a page for each batch and passes it on, or traps
-	wasm := wasmtest.NewGuest().Body("weir_process", wasmtest.Code(
+	// takes a page for each batch and passes it on, or traps; a gauge shows 0.5
+	wasm := wasmtest.NewGuest().Import("weir", "gauge_set", "iiF:").Body("weir_process", wasmtest.Code(
+		wasmtest.I32(0), wasmtest.I32(3), []byte{0x44, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f, 0x10, 2},
 		wasmtest.I32(1), []byte{0x40, 0}, wasmtest.I32(-1), []byte{0x46, 0x04, 0x40, 0x00, 0x0b}, wasmtest.Pass, wasmtest.OK)...).Wasm()
 	a := start(t, t.TempDir())
 	if _, err := a.client.PushOperator(t.Context(), "leak", "1", bytes.NewReader(wasm)); err != nil {
@@ -155,4 +158,13 @@ sinks:
 	}
 	f.write(t, "three\n")
 	f.wants(a, "one", "three")
+	resp, err := http.Get("http://" + a.at.HTTP + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if want := `weir_operator_gauge{task="lines/text@a",operator="leak",gauge="out"} 0.5`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("no %s among the metrics: %v", want, err)
+	}
 }

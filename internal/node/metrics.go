@@ -19,7 +19,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),
 		one("weir_disk_written_bytes_total", "Bytes that the agent's stores have written since the process started.", api.Counter, float64(st.Store.WrittenBytes)),
 	)
-	out = append(out, a.guests.family(),
+	out = append(out, a.guests.family(), a.guests.gaugeFamily(),
 		one("weir_dead_letters_shed_total", "Dead letters given up because the agent's budget for them was full.", api.Counter, float64(a.dead.given())))
 	return append(out, a.jobFamilies()...)
 }

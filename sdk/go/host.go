@@ -70,9 +70,12 @@ const (
 // Log writes a line to the agent's log. Lines beyond the host's rate are dropped and counted.
 func Log(level Level, text string) { hostLog(uint32(level), text) }
 
-// Count adds to a counter of this operator, which the agent shows as a metric. An operator may have
-// 64 counters.
+// Count adds to a counter of this operator, which the agent shows as a metric.
 func Count(counter string, delta int64) { hostCounterAdd(counter, delta) }
+
+// Gauge sets a gauge of this operator, which the agent shows as a metric. Counters and gauges have 64
+// names together.
+func Gauge(gauge string, value float64) { hostGaugeSet(gauge, value) }
 
 // Now is the host's clock in milliseconds since 1970: the time at which the agent logged the records
 // that are being processed. It is 0 in Init.

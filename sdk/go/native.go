@@ -25,6 +25,8 @@ type Harness struct {
 	Logs []string
 	// Counters are the operator's counters.
 	Counters map[string]int64
+	// Gauges are the operator's gauges.
+	Gauges map[string]float64
 	// Keys is the keyed state.
 	Keys map[string][]byte
 
@@ -48,7 +50,7 @@ func NewHarness(op Operator, config map[string]string) (*Harness, error) {
 	if op.Process == nil {
 		return nil, errors.New("operator without Process")
 	}
-	h := &Harness{Counters: map[string]int64{}, Keys: map[string][]byte{}, config: config, run: runner{op: op}}
+	h := &Harness{Counters: map[string]int64{}, Gauges: map[string]float64{}, Keys: map[string][]byte{}, config: config, run: runner{op: op}}
 	hostMu.Lock()
 	defer hostMu.Unlock()
 	current = h
@@ -161,5 +163,7 @@ func hostLog(level uint32, text string) {
 }
 
 func hostCounterAdd(name string, delta int64) { current.Counters[name] += delta }
+
+func hostGaugeSet(name string, value float64) { current.Gauges[name] = value }
 
 func hostClockMs() int64 { return current.Clock }

@@ -53,6 +53,10 @@ func TestOperatorInHarness(t *testing.T) {
 	if strings.Join(text, "\n") != strings.Join(want, "\n") {
 		t.Errorf("have\n%s\nwant\n%s", strings.Join(text, "\n"), strings.Join(want, "\n"))
 	}
+	Gauge("level", 1.5)
+	if h.Gauges["level"] != 1.5 {
+		t.Errorf("gauges %v", h.Gauges)
+	}
 	if h.Counters["records"] != 4 || len(h.Logs) != 2 || h.Logs[0] != "info seen k" {
 		t.Errorf("counters %v, logs %q", h.Counters, h.Logs)
 	}

@@ -34,6 +34,9 @@ func importLog(level, ptr, length uint32)
 //go:wasmimport weir counter_add
 func importCounterAdd(ptr, length uint32, delta int64)
 
+//go:wasmimport weir gauge_set
+func importGaugeSet(ptr, length uint32, value float64)
+
 //go:wasmimport weir clock_ms
 func importClockMs() int64
 
@@ -70,6 +73,10 @@ func hostLog(level uint32, text string) { importLog(level, atString(text), uint3
 
 func hostCounterAdd(name string, delta int64) {
 	importCounterAdd(atString(name), uint32(len(name)), delta)
+}
+
+func hostGaugeSet(name string, value float64) {
+	importGaugeSet(atString(name), uint32(len(name)), value)
 }
 
 func hostClockMs() int64 { return importClockMs() }

@@ -118,7 +118,8 @@ type observer struct {
 func (o *observer) Log(_, _ string, level wasmops.LogLevel, text string) {
 	o.logs = append(o.logs, level.String()+" "+text)
 }
-func (o *observer) LogDropped(string, string, int) {}
+func (o *observer) LogDropped(string, string, int)        {}
+func (o *observer) Gauge(string, string, string, float64) {}
 func (o *observer) Count(_, _, counter string, delta int64) {
 	o.counters[counter] += delta
 }
