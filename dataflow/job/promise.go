@@ -29,7 +29,7 @@ func sourcePromise(s Source) Promise {
 	case s.MQTT.QoS == 1:
 		p.Level, p.Reason = AtLeast, "acknowledged once on disk; at QoS 1 the broker may send a copy, which counts as a new record; an id would drop it"
 	case s.MQTT.Broker == "":
-		p.Level, p.Reason = AtLeast, "acknowledged once on disk; the agents' own broker numbers anew when it is restarted, so that a message may come again as a new one, which an id would drop"
+		p.Level, p.Reason = AtLeast, "acknowledged once on disk; the agents' own broker may send a message again as a new one after a lost connection or its restart, which an id would drop"
 	default:
 		p.Level, p.Reason = Exactly, "on disk together with its packet identifier before it is acknowledged, and until it is released: what the broker sends again is recognised, across kills too"
 	}

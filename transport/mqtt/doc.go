@@ -54,8 +54,8 @@
 // our knowing, because the broker says so wrongly or because its CONNACK never arrived: then another
 // message may come under it, and must not be dropped. A first delivery with DUP set is never dropped.
 //
-// The server embedded in the agent numbers its messages anew when it is restarted. What it had sent and not
-// got PUBREC for comes again under another identifier, as a new message: there, name an id.
+// The server embedded in the agent may send a message again under another identifier, as a new one, after it
+// was restarted or a connection was lost, up to half a minute later: there, name an id.
 //
 // Mosquitto 2.0.11 sends PUBLISH again, with DUP, for messages that it has sent PUBREL for, when a connection
 // is lost as soon as it has been made; a broker must not (4.3.3). The identifier is free then, and a broker
