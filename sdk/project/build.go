@@ -244,9 +244,9 @@ func rustCommand(ctx context.Context, dir, out string, _ Options) (command, erro
 	if !dependencies.Match(manifest) {
 		return command{args: slices.Concat([]string{tool}, rustArgs(name, out), linker, []string{"src/lib.rs"})}, nil
 	}
-	cargo, err := exec.LookPath("cargo")
-	if err != nil {
-		return command{}, &Missing{"cargo", "operators in Rust with dependencies", "on Debian: apt-get install cargo"}
+	cargo := filepath.Join(filepath.Dir(tool), "cargo") // one of another release may not understand the compiler
+	if _, err := exec.LookPath(cargo); err != nil {
+		return command{}, &Missing{cargo, "operators in Rust with dependencies", "on Debian: apt-get install cargo"}
 	}
 	made := filepath.Join(dir, "target", "wasm32-unknown-unknown", "release", strings.ReplaceAll(name, "-", "_")+".wasm")
 	return command{env: []string{"RUSTC=" + tool}, args: []string{cargo, "build", "--release", "--offline", "--target", "wasm32-unknown-unknown"}, made: made}, nil
