@@ -124,10 +124,11 @@ impl<'a> Record<'a> {
         if size > b.len() - 4 || FIXED + key + headers > size + 4 {
             return None;
         }
-        let (one, rest) = b.split_at(size + 4);
         let time = i64::from_le_bytes([b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11]]);
-        let (key, after) = one[FIXED..].split_at(key);
-        let (headers, value) = after.split_at(headers);
+        // Checked above: key and headers are within the record, and it is within the batch.
+        let part = |from: usize, to: usize| unsafe { b.get_unchecked(from..to) };
+        let (headers_at, value_at, end) = (FIXED + key, FIXED + key + headers, size + 4);
+        let (key, headers, value, rest) = (part(FIXED, headers_at), part(headers_at, value_at), part(value_at, end), part(end, b.len()));
         Some((Record { time, key, headers, value, input }, rest))
     }
 }
@@ -170,25 +171,22 @@ impl Output {
         if key.len() > MAX_KEY || headers.len() > 65535 || size > MAX_RECORD {
             too_large(size, key.len());
         }
-        let mut head = [0; FIXED];
-        head[..4].copy_from_slice(&(size as u32 - 4).to_le_bytes());
-        head[4..12].copy_from_slice(&time.to_le_bytes());
-        head[12..14].copy_from_slice(&(key.len() as u16).to_le_bytes());
-        head[14..].copy_from_slice(&(headers.len() as u16).to_le_bytes());
         if self.buf.0.cap - self.buf.0.len < size {
             self.buf.0.reserve(size.max(64 << 10));
         }
         // There is room: no call below can fail or grow.
         unsafe {
-            let mut p = self.buf.0.ptr.add(self.buf.0.len);
-            copy(p, &head);
-            p = p.add(FIXED);
+            let p = self.buf.0.ptr.add(self.buf.0.len);
+            (p as *mut u32).write_unaligned((size as u32 - 4).to_le());
+            (p.add(4) as *mut i64).write_unaligned(time.to_le());
+            (p.add(12) as *mut u16).write_unaligned((key.len() as u16).to_le());
+            (p.add(14) as *mut u16).write_unaligned((headers.len() as u16).to_le());
+            let p = p.add(FIXED);
             copy(p, key);
-            p = p.add(key.len());
-            copy(p, headers);
-            copy(p.add(headers.len()), value);
-            self.buf.0.len += size;
+            copy(p.add(key.len()), headers);
+            copy(p.add(key.len() + headers.len()), value);
         }
+        self.buf.0.len += size;
         self.count += 1;
     }
 }
@@ -246,7 +244,9 @@ impl Out {
 
     #[inline(always)]
     fn named(&mut self, name: &str) -> &mut Output {
-        match self.outputs.iter().position(|o| o.name == name) {
+        // Most often it is the very same text.
+        let same = |o: &Output| core::ptr::eq(o.name, name);
+        match self.outputs.iter().position(same).or_else(|| self.outputs.iter().position(|o| o.name == name)) {
             Some(i) => &mut self.outputs[i],
             None => panic!("operator has no output {}: name it in Operator::OUTPUTS", name),
         }
