@@ -68,6 +68,7 @@ WEIR__IMPORT("state_scan") int32_t weir__state_scan(const void *prefix, uint32_t
                                                     uint32_t after_len, void *out, uint32_t cap);
 WEIR__IMPORT("log") void weir__log(uint32_t level, const void *ptr, uint32_t len);
 WEIR__IMPORT("counter_add") void weir__counter_add(const void *name, uint32_t len, int64_t delta);
+WEIR__IMPORT("gauge_set") void weir__gauge_set(const void *name, uint32_t len, double value);
 WEIR__IMPORT("clock_ms") int64_t weir__clock_ms(void);
 WEIR__IMPORT("fail") void weir__fail(const void *ptr, uint32_t len);
 
@@ -159,9 +160,12 @@ WEIR__FUNC _Noreturn void weir_die(const char *reason) {
 WEIR__FUNC void weir_log_bytes(weir_level level, weir_bytes text) { weir__log(level, text.ptr, text.len); }
 WEIR__FUNC void weir_log(weir_level level, const char *text) { weir_log_bytes(level, weir_str(text)); }
 
-/* weir_count adds to a counter of this operator, which the agent shows as a metric; 64 at most. */
+/* weir_count adds to a counter of this operator, weir_gauge sets a gauge; the agent shows them as metrics.
+ * Counters and gauges have 64 names together. */
 WEIR__FUNC void weir_count_bytes(weir_bytes name, int64_t delta) { weir__counter_add(name.ptr, name.len, delta); }
 WEIR__FUNC void weir_count(const char *name, int64_t delta) { weir_count_bytes(weir_str(name), delta); }
+WEIR__FUNC void weir_gauge_bytes(weir_bytes name, double value) { weir__gauge_set(name.ptr, name.len, value); }
+WEIR__FUNC void weir_gauge(const char *name, double value) { weir_gauge_bytes(weir_str(name), value); }
 
 /* weir_now is the host's clock in milliseconds since 1970: the time at which the agent logged the
  * records that are being processed. It is 0 in init. */

@@ -30,6 +30,7 @@
 //	d         deletes it; answers 1 if it was there, else 0
 //	xPREFIX   scans: emits a record with key, the record's time and value of each entry
 //	kNAME     adds the record's time to a counter
+//	uNAME     sets a gauge to half of the record's time
 //	lLEVEL…   logs the rest at a level of one digit
 //	t         answers with the clock
 //	f…        answers with the rest, then fails with it as the reason

@@ -51,7 +51,7 @@ func Run(t T, wasm []byte, opt Options) {
 
 // Kit runs all checks on a conformance operator. If the host refuses the module, that is the only one.
 func Kit(ctx context.Context, wasm []byte, opt Options) []Result {
-	k := &kit{wasm: wasm, opt: opt, said: &observer{counters: map[string]int64{}}}
+	k := &kit{wasm: wasm, opt: opt, said: &observer{counters: map[string]int64{}, gauges: map[string]float64{}}}
 	host, err := wasmops.NewHost(ctx, wasmops.Options{Modules: single(wasm), CacheDir: opt.CacheDir, Observer: k.said})
 	if err != nil {
 		return []Result{{"host", err}}
@@ -83,7 +83,7 @@ func checks() []check {
 		{"outputs", (*kit).outputs},
 		{"configuration", (*kit).configuration},
 		{"keyed state", (*kit).keyedState},
-		{"counters and logs", (*kit).countersAndLogs},
+		{"counters, gauges and logs", (*kit).countersAndLogs},
 		{"clock", (*kit).clock},
 		{"failure", (*kit).failure},
 		{"malformed batches", (*kit).malformed},
@@ -113,13 +113,16 @@ func (s single) Open(string) ([]byte, error) { return s, nil }
 type observer struct {
 	logs     []string
 	counters map[string]int64
+	gauges   map[string]float64
 }
 
 func (o *observer) Log(_, _ string, level wasmops.LogLevel, text string) {
 	o.logs = append(o.logs, level.String()+" "+text)
 }
-func (o *observer) LogDropped(string, string, int)        {}
-func (o *observer) Gauge(string, string, string, float64) {}
+func (o *observer) LogDropped(string, string, int) {}
+func (o *observer) Gauge(_, _, gauge string, value float64) {
+	o.gauges[gauge] = value
+}
 func (o *observer) Count(_, _, counter string, delta int64) {
 	o.counters[counter] += delta
 }
@@ -339,15 +342,19 @@ func (k *kit) keyedState(ctx context.Context) error {
 
 func (k *kit) countersAndLogs(ctx context.Context) error {
 	clear(k.said.counters)
+	clear(k.said.gauges)
 	k.said.logs = nil
 	return k.with(ctx, k.spec(nil), func(op dataflow.Operator) error {
 		down := command("k", "ktwo")
 		down.Time = -7
-		if err := wantValues(op, batch(command("k", "kone"), command("k", "ktwo"), command("k", "kone"), down, command("k", "l0quiet"), command("k", "l2"), command("k", "l3loud: ü"))); err != nil {
+		if err := wantValues(op, batch(command("k", "kone"), command("k", "ktwo"), command("k", "kone"), down, command("k", "ulevel"), command("k", "l0quiet"), command("k", "l2"), command("k", "l3loud: ü"))); err != nil {
 			return err
 		}
 		if want := map[string]int64{"one": 10, "two": -2}; !maps.Equal(k.said.counters, want) {
 			return fmt.Errorf("counters are %v, want %v", k.said.counters, want)
+		}
+		if want := map[string]float64{"level": 2.5}; !maps.Equal(k.said.gauges, want) {
+			return fmt.Errorf("gauges are %v, want %v", k.said.gauges, want)
 		}
 		if want := []string{"debug quiet", "warn ", "error loud: ü"}; !slices.Equal(k.said.logs, want) {
 			return fmt.Errorf("log lines are %q, want %q", k.said.logs, want)

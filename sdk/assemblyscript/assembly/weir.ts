@@ -42,6 +42,8 @@
 // @ts-ignore: decorator
 @external("weir", "counter_add") declare function hostCounterAdd(name: usize, len: i32, delta: i64): void;
 // @ts-ignore: decorator
+@external("weir", "gauge_set") declare function hostGaugeSet(name: usize, len: i32, value: f64): void;
+// @ts-ignore: decorator
 @external("weir", "clock_ms") declare function hostClockMs(): i64;
 // @ts-ignore: decorator
 @external("weir", "fail") declare function hostFail(ptr: usize, len: i32): void;
@@ -312,13 +314,23 @@ export function logBytes(level: Level, text: Bytes): void {
   hostLog(level, text.ptr, text.len);
 }
 
-/** Adds to a counter of this operator, which the agent shows as a metric. There may be 64. */
+/** Adds to a counter of this operator, which the agent shows as a metric. Counters and gauges have 64 names
+ *  together. */
 export function count(counter: string, delta: i64): void {
   countBytes(say(counter), delta);
 }
 
 export function countBytes(counter: Bytes, delta: i64): void {
   hostCounterAdd(counter.ptr, counter.len, delta);
+}
+
+/** Sets a gauge of this operator, which the agent shows as a metric. */
+export function gauge(gauge: string, value: f64): void {
+  gaugeBytes(say(gauge), value);
+}
+
+export function gaugeBytes(gauge: Bytes, value: f64): void {
+  hostGaugeSet(gauge.ptr, gauge.len, value);
 }
 
 /** The host's clock in milliseconds since 1970: the time at which the agent logged the records that are

@@ -100,6 +100,9 @@ function process(r: weir.Record): bool {
     case 0x6b: // k
       weir.countBytes(arg, r.time);
       return true;
+    case 0x75: // u
+      weir.gaugeBytes(arg, <f64>r.time / 2);
+      return true;
     case 0x6c: // l
       if (arg.len == 0) return weir.fail("no level");
       found.set(arg.ptr + 1, arg.len - 1);

@@ -118,6 +118,9 @@ static int process(const weir_record *r) {
     case 'k':
         weir_count_bytes(arg, r->time);
         break;
+    case 'u':
+        weir_gauge_bytes(arg, (double)r->time / 2);
+        break;
     case 'l':
         if (arg.len == 0) return weir_fail("no level");
         weir_log_bytes((weir_level)(arg.ptr[0] - '0'), weir_make(arg.ptr + 1, arg.len - 1));

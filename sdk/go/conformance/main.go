@@ -84,6 +84,8 @@ func process(r weir.Record, out *weir.Out) error {
 		})
 	case 'k':
 		weir.Count(string(arg), r.Time)
+	case 'u':
+		weir.Gauge(string(arg), float64(r.Time)/2)
 	case 'l':
 		if len(arg) == 0 {
 			return errors.New("no level")

@@ -68,6 +68,10 @@ impl weir::Operator for Conformance {
                 weir::count(arg, r.time);
                 return Ok(());
             }
+            b'u' => {
+                weir::gauge(arg, r.time as f64 / 2.0);
+                return Ok(());
+            }
             b'l' => {
                 let (level, line) = arg.split_first().ok_or("no level")?;
                 let level = match level {

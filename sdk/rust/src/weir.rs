@@ -54,6 +54,7 @@ mod host {
         pub fn state_scan(prefix: *const u8, prefix_len: usize, after: *const u8, after_len: usize, out: *mut u8, cap: usize) -> i32;
         pub fn log(level: u32, ptr: *const u8, len: usize);
         pub fn counter_add(name: *const u8, len: usize, delta: i64);
+        pub fn gauge_set(name: *const u8, len: usize, value: f64);
         pub fn clock_ms() -> i64;
         pub fn fail(ptr: *const u8, len: usize);
     }
@@ -380,10 +381,17 @@ pub fn log(level: Level, text: impl AsRef<[u8]>) {
     unsafe { host::log(level as u32, text.as_ptr(), text.len()) }
 }
 
-/// Adds to a counter of this operator, which the agent shows as a metric. There may be 64.
+/// Adds to a counter of this operator, which the agent shows as a metric. Counters and gauges have 64 names
+/// together.
 pub fn count(counter: impl AsRef<[u8]>, delta: i64) {
     let name = counter.as_ref();
     unsafe { host::counter_add(name.as_ptr(), name.len(), delta) }
+}
+
+/// Sets a gauge of this operator, which the agent shows as a metric.
+pub fn gauge(gauge: impl AsRef<[u8]>, value: f64) {
+    let name = gauge.as_ref();
+    unsafe { host::gauge_set(name.as_ptr(), name.len(), value) }
 }
 
 /// The host's clock in milliseconds since 1970: the time at which the agent logged the records that are
