@@ -346,7 +346,6 @@ type reader struct {
 	conn net.Conn
 	got  atomic.Int64
 	news chan struct{}
-	err  error
 }
 
 func connect(addr, client string) (net.Conn, *bufio.Reader, error) {

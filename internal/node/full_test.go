@@ -59,14 +59,14 @@ func TestDiskFull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, task := range j.Tasks {
-			if task.Restarts != 0 {
-				t.Fatalf("%s was restarted: %s", task.ID, task.Reason)
-			}
-			return task.Source.Received, task.Source.Logged
+		if len(j.Tasks) != 1 {
+			t.Fatalf("tasks are %+v", j.Tasks)
 		}
-		t.Fatal("no task")
-		return 0, 0
+		task := j.Tasks[0]
+		if task.Restarts != 0 {
+			t.Fatalf("%s was restarted: %s", task.ID, task.Reason)
+		}
+		return task.Source.Received, task.Source.Logged
 	}
 	fill := func() {
 		t.Helper()

@@ -43,14 +43,14 @@ func TestRetained(t *testing.T) {
 					p.ack(typePubrel, id+1)
 					p.expect(fmt.Sprintf("PUBCOMP %d", id), fmt.Sprintf("PUBCOMP %d", id+1))
 				}
-				s, run, p := begin()
+				_, run, p := begin()
 				deliver(p, 1, "r1")
 				run.cancel() // so soon that there may have been more to come
 				p.expect("DISCONNECT")
 				p.cut()
 				run.wait(t)
 
-				s, run, p = begin()
+				_, run, p = begin()
 				deliver(p, 3, "r2")
 				time.Sleep(retainedWait)
 				synctest.Wait()
@@ -59,7 +59,7 @@ func TestRetained(t *testing.T) {
 				p.cut()
 				run.wait(t)
 
-				s, run, p = begin()
+				s, run, p := begin()
 				deliver(p, 5, "r3")
 				st := s.Status()
 				run.cancel()
