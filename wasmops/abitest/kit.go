@@ -368,7 +368,7 @@ func (k *kit) clock(ctx context.Context) error {
 		b := batch(command("k", "t"))
 		later := b
 		later.Stamp += 1500
-		return cmp.Or(wantValues(op, b, strconv.Itoa(stamp)), wantValues(op, later, strconv.Itoa(stamp+1500)), wantValues(op, b, strconv.Itoa(stamp+1500)))
+		return cmp.Or(wantValues(op, b, strconv.FormatInt(stamp, 10)), wantValues(op, later, strconv.FormatInt(stamp+1500, 10)), wantValues(op, b, strconv.FormatInt(stamp+1500, 10)))
 	})
 }
 
