@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -69,7 +70,8 @@ type site struct {
 	hub        *fleet.Agent
 	gateways   []*fleet.Agent
 	rand       *rand.Rand
-	rate       int // readings a second, of all sensors together
+	rate       int    // readings a second, of all sensors together
+	qos        string // of the sensors; empty: 1
 
 	mu     sync.Mutex
 	ledger *ledger.Ledger
@@ -279,7 +281,7 @@ func (s *site) start(cmd *exec.Cmd) *fleet.Process {
 
 func (s *site) client(program string, args ...string) *exec.Cmd {
 	host, port, _ := net.SplitHostPort(s.broker)
-	return exec.Command(program, append([]string{"-h", host, "-p", port, "-q", "1"}, args...)...)
+	return exec.Command(program, append([]string{"-h", host, "-p", port, "-q", cmp.Or(s.qos, "1")}, args...)...)
 }
 
 // startReader subscribes in a session that persists, then reads in that session.
