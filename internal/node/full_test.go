@@ -95,6 +95,7 @@ func TestDiskFull(t *testing.T) {
 	comes(a, "everything has come out after there was room", len(want))
 	source()
 
+	a.replicated("full") // what the sink has written is noted, so that it is not written again
 	fill()
 	a.stop()
 	full.Store(false)
