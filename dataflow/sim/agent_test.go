@@ -459,7 +459,7 @@ func (r *runner) launch() {
 	run.task = dataflow.NewTask(r.t.spec(w.profile.dedupe, w.rules), env)
 	r.run = run
 	for _, rec := range r.records {
-		run.task.Record(rec)
+		run.task.Record(w.rules.told(r, rec))
 	}
 	w.trace("%s starts", r.t.id)
 	if !run.try(run.task.Open(context.Background())) {
@@ -532,7 +532,7 @@ func (r *runner) epoch(rec abs.EpochRecord) {
 		r.records = append(r.records, rec)
 	}
 	if r.run != nil {
-		r.run.task.Record(rec)
+		r.run.task.Record(r.p.w.rules.told(r, rec))
 		r.run.wake()
 	}
 }

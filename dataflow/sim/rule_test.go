@@ -32,6 +32,8 @@ type rules struct {
 	trustNumbers      bool // numbers are not checked before a commit
 	creditOnBackEdges bool // back edges take credit
 	forgetLoopLog     bool // what was in a loop at the cut is not restored
+	channelsAlone     bool // barriers come on channels only, not by control
+	forgetOutbox      bool // a part says that sinks have handed over all that was made for them
 }
 
 // ruleCase says where the absence of a rule shows.
@@ -83,6 +85,8 @@ var ruleCases = []ruleCase{
 	{"truncate-counting", rules{truncateAtOnce: true}, "shuffle", []string{"empty", "tail"}, busy},
 	{"durability", rules{ackBeforeStored: true}, "shuffle", []string{"kill"}, busy},
 	{"numbers", rules{trustNumbers: true}, "device", nil, detaching},
+	{"barrier-by-control", rules{channelsAlone: true}, "device", []string{"cut", "power"}, detaching},
+	{"outbox", rules{forgetOutbox: true}, "shuffle", []string{"kill", "power"}, busy},
 	{"next-number", rules{countAside: true}, "shuffle", []string{"kill", "power"}, busy},
 	{"compare-and-set", rules{blindWrites: true}, "chain", []string{"term", "cut"}, busy},
 }
@@ -153,6 +157,16 @@ func (r rules) restored(encoded []byte) []byte {
 
 // saved is a part's own state as it is saved.
 func (r rules) saved(of *runner, encoded []byte) []byte {
+	if r.forgetOutbox {
+		meta := metaOf(encoded)
+		sinks, _ := meta["sinks"].(map[string]any)
+		for _, s := range sinks {
+			m := s.(map[string]any)
+			m["handed"], m["handed_sum"] = number(m["next"])-1, m["sum"]
+			delete(m, "outbox")
+		}
+		return encodeMeta(meta)
+	}
 	if !r.countAside || of.run == nil || of.run.in == nil {
 		return encoded
 	}
@@ -182,6 +196,14 @@ func (r rules) deliver(in *input, d dataflow.Delivery) dataflow.Delivery {
 		}
 	}
 	return d
+}
+
+// told is what a task is told of an epoch: of one that its agent does not take part in there is no barrier.
+func (r rules) told(to *runner, rec abs.EpochRecord) abs.EpochRecord {
+	if r.channelsAlone && rec.State == abs.Started && !rec.Initial {
+		rec.Detached = append(slices.Clone(rec.Detached), to.p.a.name)
+	}
+	return rec
 }
 
 // write is what a coordinator writes instead of what it should.
