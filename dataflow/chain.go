@@ -26,8 +26,8 @@ type opOutput struct {
 	count   []int
 }
 
-// open makes the operators, from state if it is not nil.
-// open makes the operators. What is marked as fresh is so only where the state is of an older generation.
+// open makes the operators, from state if it is not nil. What is marked as fresh is so only where the state
+// is of an older generation.
 func (c *chain) open(ctx context.Context, ops Operators, state StateReader, older bool) error {
 	for i, spec := range c.spec.Ops {
 		spec.Operator.Fresh = spec.Operator.Fresh && older

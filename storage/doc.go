@@ -106,7 +106,7 @@
 // the whole state and the sum of their hashes, so a value that is wrong, missing or too many is found
 // when it is loaded, however often older parts were dropped.
 //
-// Save, Reject and Drop's steps are one transaction each, durable on return; a power cut leaves the
+// Save, Reject and Drop's steps, DropAll's for several tasks, are one transaction each, durable on return; a power cut leaves the
 // state before or after it. bbolt's own pages have no checksums and it panics, or faults, on damaged
 // ones. So every page is walked before bbolt gets the file; a file that fails is renamed to
 // NAME.damaged-N, reported and replaced. Should a file be damaged while it is open, the store says so

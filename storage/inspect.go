@@ -26,6 +26,8 @@ type Inspection struct {
 	// Store and Copies are open for reading, nil where they cannot be read. Close closes them.
 	Store  *Store
 	Copies *Copies
+
+	unlock func() error
 }
 
 // Inspected is one part of a data directory.
@@ -49,25 +51,27 @@ type LogReport struct {
 	Streams  map[string]StreamInfo
 }
 
+// ErrNoAgent says that a directory is not one of an agent.
+var ErrNoAgent = errors.New("is no directory of an agent")
+
 // Inspect looks at a data directory whose agent does not run. It fails if there is no such directory,
 // or an agent uses it.
-func Inspect(dir string) (_ *Inspection, err error) {
+func Inspect(dir string) (*Inspection, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("%s is no directory of an agent: give the one that agent run --data was given", dir)
+		return nil, fmt.Errorf("%s %w: give the one that agent run --data was given", dir, ErrNoAgent)
 	}
 	if _, err := os.Stat(filepath.Join(path, formatName)); isMissing(err) {
-		return nil, fmt.Errorf("%s is no directory of an agent: it has no file %s", dir, formatName)
+		return nil, fmt.Errorf("%s %w: it has no file %s", dir, ErrNoAgent, formatName)
 	}
 	unlock, err := lockToRead(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	in := &Inspection{Path: path}
+	in := &Inspection{Path: path, unlock: unlock}
 	d := &Dir{path: path}
 	in.add("identity", filepath.Join(path, identityName), in.identity(d))
 	if in.Items[0].Err != nil && !errors.Is(in.Items[0].Err, ErrCorrupt) {
@@ -86,9 +90,9 @@ func Inspect(dir string) (_ *Inspection, err error) {
 	return in, nil
 }
 
-// Close closes what Inspect has opened.
+// Close closes what Inspect has opened, and lets agents use the directory again.
 func (in *Inspection) Close() error {
-	var errs []error
+	errs := []error{in.unlock()}
 	if in.Store != nil {
 		errs = append(errs, in.Store.Close())
 	}
@@ -128,7 +132,7 @@ func lockToRead(path string) (unlock func() error, err error) {
 		return func() error { return nil }, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be read: %w", path, err)
+		return nil, fmt.Errorf("the lock of %s cannot be read: %w", path, err)
 	}
 	ok, err := lockSoon(f)
 	if err == nil && !ok {
@@ -159,8 +163,12 @@ func (in *Inspection) identity(d *Dir) error {
 		return err
 	}
 	var id identityFile
-	if err := json.Unmarshal(b, &id); err != nil || id.Instance == "" {
-		return fmt.Errorf("%w: %s: %w", ErrCorrupt, name, errors.Join(err, errors.New("no instance id")))
+	err = json.Unmarshal(b, &id)
+	if err == nil && id.Instance == "" {
+		err = errors.New("no instance id")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrCorrupt, name, err)
 	}
 	in.Identity, in.Starts = Identity{Name: id.Name, Instance: id.Instance}, id.Incarnation
 	return nil

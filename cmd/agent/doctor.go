@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weir-stream/weir/storage"
 )
 
 type doctorCmd struct {
@@ -17,8 +19,11 @@ var errUnwell = errors.New("something is wrong: see above")
 // Run implements the command.
 func (c doctorCmd) Run(p *program) error {
 	d, err := p.parts.diagnose(c.Data)
+	if errors.Is(err, storage.ErrNoAgent) {
+		return usage("", "doctor: %w", err)
+	}
 	if err != nil {
-		return usage("", "%v", err)
+		return fmt.Errorf("doctor: %w", err)
 	}
 	var verdict error
 	if !d.Fine() {

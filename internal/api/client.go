@@ -76,7 +76,7 @@ func (c *Client) Status(ctx context.Context) (Status, error) { return get[Status
 // Agents lists all agents.
 func (c *Client) Agents(ctx context.Context) ([]Agent, error) { return get[[]Agent](ctx, c, "agents") }
 
-// RemoveAgent takes an agent that does not live out of the fleet.
+// RemoveAgent takes an agent that is down out of the fleet.
 func (c *Client) RemoveAgent(ctx context.Context, name string) error {
 	_, err := send[struct{}](ctx, c, request{method: http.MethodDelete, path: []string{"agents", name}, limit: lookTimeout})
 	return err

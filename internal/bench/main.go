@@ -72,7 +72,12 @@ func relay(broker string) {
 	})
 	c := paho.NewClient(o)
 	for _, t := range []func() paho.Token{c.Connect, func() paho.Token { return c.Subscribe("in/+", 1, nil) }} {
-		if token := t(); token.WaitTimeout(patience) && token.Error() != nil {
+		token := t()
+		if !token.WaitTimeout(patience) {
+			fmt.Fprintf(os.Stderr, "the broker at %s has not answered within %s\n", broker, patience)
+			os.Exit(1)
+		}
+		if token.Error() != nil {
 			fmt.Fprintln(os.Stderr, token.Error())
 			os.Exit(1)
 		}

@@ -306,6 +306,10 @@ func (c *came) line(line string) {
 	}
 }
 
+// nothingComes without anything new, the rest is lost: far beyond the half minute after which the embedded
+// broker sends again.
+const nothingComes = 5 * time.Minute
+
 // settleFiles waits until everything has come, or nothing new comes any more.
 func (s *site) settleFiles(c chaos, of *fleet.Agent) (ones, twos *came) {
 	s.t.Helper()
@@ -316,7 +320,7 @@ func (s *site) settleFiles(c chaos, of *fleet.Agent) (ones, twos *came) {
 			total, newest = n, time.Now()
 		}
 		quiet := time.Since(newest)
-		if ones.lost(c.qos1) <= 0 && twos.lost(c.qos2) <= 0 && quiet > quietFor || quiet > stuckAfter {
+		if ones.lost(c.qos1) <= 0 && twos.lost(c.qos2) <= 0 && quiet > quietFor || quiet > nothingComes {
 			return ones, twos
 		}
 		fleet.Sleep(s.ctx, 500*time.Millisecond)

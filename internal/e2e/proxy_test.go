@@ -92,8 +92,8 @@ type pair struct {
 	once  sync.Once
 }
 
-// lastWords is how long what a broker sends is read when its client is gone.
-const lastWords = 100 * time.Millisecond
+// lastWords bounds how long what a broker sends is read when its client is gone: it ends the connection at once.
+const lastWords = 30 * time.Second
 
 func newProxy(t *testing.T, target string) *proxy {
 	t.Helper()

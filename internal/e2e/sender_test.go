@@ -81,7 +81,14 @@ func (s *sender) session(ctx context.Context, goal int, due func() int) error {
 		return err
 	}
 	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if err := conn.SetReadDeadline(time.Now().Add(startPatience)); err != nil {
+		return err
+	}
 	if err := s.handshake(conn); err != nil {
+		return err
+	}
+	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
 	got, failed := make(chan packets.ControlPacket), make(chan error, 1)

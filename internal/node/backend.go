@@ -406,7 +406,7 @@ func (a *Agent) RemoveAgent(ctx context.Context, name string) error {
 	}
 	a.askSilent(ctx)
 	if a.peers.alive(name) {
-		return api.Conflict("stop it first; while it runs it belongs to the fleet", "agent %s lives", name)
+		return api.Conflict("stop it first; while it runs it belongs to the fleet", "agent %s is up", name)
 	}
 	if err := a.conn.KV(wnats.Agents).Delete(ctx, wnats.Key(name)); err != nil {
 		return api.Unavailable("", "agent %s is not removed: %v", name, err)
@@ -463,7 +463,7 @@ func (a *Agent) replaceDevices(p *job.Physical, agents []string) error {
 	for _, name := range agents {
 		switch {
 		case !a.peers.alive(name):
-			return api.Invalid("start the new device under the old one's name first", "agent %s does not live", name)
+			return api.Invalid("start the new device under the old one's name first", "agent %s is down", name)
 		case a.peers.takesPart(name, p.Job):
 			return api.Invalid("leave --replace out: a device that has its log loses nothing", "agent %s runs its tasks of job %s", name, p.Job)
 		}

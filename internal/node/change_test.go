@@ -191,8 +191,8 @@ func TestGatewayLeaves(t *testing.T) {
 	f.write("g1", "{\"k\":\"a\"}\n")
 	f.write("g2", "{\"k\":\"b\"}\n")
 	f.wants(`a {"count":1}`, `b {"count":1}`)
-	if err := f.client.RemoveAgent(t.Context(), "g2"); err == nil || !strings.Contains(err.Error(), "lives") {
-		t.Fatalf("remove an agent that lives: %v", err)
+	if err := f.client.RemoveAgent(t.Context(), "g2"); err == nil || !strings.Contains(err.Error(), "is up") {
+		t.Fatalf("remove an agent that is up: %v", err)
 	}
 	if err := f.client.RemoveAgent(t.Context(), "g3"); err == nil || !strings.Contains(err.Error(), "no agent g3") {
 		t.Fatalf("remove an agent that is not there: %v", err)

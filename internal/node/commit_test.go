@@ -34,6 +34,7 @@ func TestCommitWithCheckpoints(t *testing.T) {
 	a.mustApply(f.held(true))
 	f.write(t, "{\"k\":\"a\"}\n{\"k\":\"b\"}\n")
 	a.taken("lines", 2)
+	a.holds("lines", 2)
 	f.wantsNothing(t)
 	a.replicated("lines")
 	f.wants(a, a1, b1)
@@ -43,12 +44,25 @@ func TestCommitWithCheckpoints(t *testing.T) {
 	a = start(t, dir)
 	f.write(t, "{\"k\":\"a\"}\n")
 	a.taken("lines", 2) // one of them again
+	a.holds("lines", 2)
 	f.wants(a, a1, b1)
 	a.replicated("lines")
 	f.wants(a, a1, b1, a2, a3)
 	a.stop()
 	a = start(t, dir)
 	f.wants(a, a1, b1, a2, a3)
+}
+
+// holds waits until the job's sink holds so many items.
+func (a *agent) holds(job string, items uint64) {
+	a.t.Helper()
+	a.until(fmt.Sprintf("%d items are held", items), func() (bool, string) {
+		j, err := a.client.Job(a.t.Context(), job)
+		if err != nil || len(j.Tasks) == 0 || len(j.Tasks[0].Sinks) == 0 {
+			return false, fmt.Sprint(err)
+		}
+		return j.Tasks[0].Sinks[0].Held == items, fmt.Sprintf("%+v", j.Tasks[0].Sinks[0])
+	})
 }
 
 func (f files) wantsNothing(t *testing.T) {

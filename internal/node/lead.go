@@ -163,7 +163,11 @@ func (l *lead) onAck(ctx context.Context, job string, e wnats.Event) {
 
 func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
 	acks, err := decodeReplicas(e.Value)
-	if j := l.jobs[job]; j != nil && err == nil {
+	if err != nil {
+		l.a.log.Warn("acknowledgements of replicas cannot be read and are ignored", "key", e.Key, "error", err)
+		return
+	}
+	if j := l.jobs[job]; j != nil {
 		for _, ack := range acks {
 			l.step(ctx, j, ack)
 		}

@@ -53,7 +53,6 @@ func taskFamilies(tasks []api.Task) []api.Family {
 	return out
 }
 
-// jobFamilies are of the jobs that this agent knows: their newest checkpoints.
 // sinkFamilies are of the sinks of tasks.
 func sinkFamilies(tasks []api.Task) []api.Family {
 	families := []struct {
@@ -86,7 +85,7 @@ func sinkFamilies(tasks []api.Task) []api.Family {
 	return out
 }
 
-// jobFamilies are of the jobs that this agent knows: their newest checkpoints, and what was shed.
+// jobFamilies are of the jobs that this agent knows: their newest checkpoints.
 func (a *Agent) jobFamilies() []api.Family {
 	epochs := api.Family{Name: "weir_checkpoint_epoch", Help: "Newest checkpoint of the job in that state.", Kind: api.Gauge}
 	seconds := api.Family{Name: "weir_checkpoint_seconds", Help: "Time that the newest complete checkpoint took in that phase, of its slowest task.", Kind: api.Gauge}

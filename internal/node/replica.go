@@ -35,7 +35,8 @@ type replicaJob struct {
 }
 
 // replicaList is acknowledgements of replicas of one agent for one epoch. The key bears the name of the
-// first task.
+// first task. A later list under the same key may lack tasks of the former: an agent that starts again, or is
+// told of the epoch again, stores all parts of it that the manifest does not yet name packs of.
 type replicaList struct {
 	Acks []abs.ReplicaAck `json:"acks"`
 }

@@ -665,10 +665,14 @@ func (h *hostedJob) quiet() abs.Epoch {
 		r.mu.Lock()
 		task := r.running
 		r.mu.Unlock()
-		if task == nil || task.Quiet() == 0 || i > 0 && task.Quiet() != since {
+		if task == nil {
 			return 0
 		}
-		since = task.Quiet()
+		e := task.Quiet()
+		if e == 0 || i > 0 && e != since {
+			return 0
+		}
+		since = e
 	}
 	return since
 }

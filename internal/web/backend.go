@@ -29,7 +29,7 @@ type Fleet interface {
 	Status(ctx context.Context) (api.Status, error)
 	// Agents lists the agents that the control plane knows, by name.
 	Agents(ctx context.Context) ([]api.Agent, error)
-	// RemoveAgent takes an agent that does not live out of the fleet.
+	// RemoveAgent takes an agent that is down out of the fleet.
 	RemoveAgent(ctx context.Context, name string) error
 	// Ready is nil once the agent has opened its stores and started the tasks that it has locally;
 	// the error says what is missing. Unreachable brokers do not make an agent unready.

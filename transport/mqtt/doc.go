@@ -14,7 +14,7 @@
 //     (QoS 0: when its bytes were given to the operating system).
 //   - Nothing blocks for ever: every read, write and dial has a deadline; what waits in memory is
 //     bounded in bytes, and behind the bound the connection is not read (QoS 1 and 2) or the oldest
-//     messages are shed and counted (QoS 0).
+//     messages are shed and counted (QoS 0; of any QoS while the log is full, if the job says shed_oldest).
 //   - Time is measured by a clock that nobody sets: the agent's clock only stamps messages.
 //   - Everything that Run starts has ended when it returns.
 //

@@ -337,7 +337,7 @@ func TestOnceBeginsAnew(t *testing.T) {
 // anew and goes on where it was.
 func TestOnceHalfOpen(t *testing.T) {
 	o := newOnce(t)
-	o.broker.KeepAlive = 300 * time.Millisecond
+	o.broker.KeepAlive = 4 * time.Second
 	o.live(1)
 	p := o.d.open(false)
 	p.expect("PUBLISH 1 out/k 1") // and nothing is read or written from here on

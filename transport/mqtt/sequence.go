@@ -23,6 +23,7 @@ type sequence struct {
 	path  string            // empty: nothing is counted
 	last  map[uint64]uint64 // by mark
 	ahead map[uint64]uint64 // changes by the batch in the making
+	fresh int               // keys in ahead that are not in last
 	found gaps              // in it
 }
 
@@ -40,6 +41,7 @@ func (s *sequence) restore(mark, number uint64) { s.last[mark] = number }
 // begin starts a batch. What one that was not logged had changed is forgotten.
 func (s *sequence) begin() {
 	clear(s.ahead)
+	s.fresh = 0
 	s.found = gaps{}
 }
 
@@ -59,7 +61,7 @@ func (s *sequence) take(key, payload []byte) {
 		last, known = s.last[mark]
 	}
 	switch {
-	case !known && len(s.last)+len(s.ahead) >= maxSequenceKeys:
+	case !known && len(s.last)+s.fresh >= maxSequenceKeys:
 		s.found.untracked++
 		return
 	case known && n > last && n-last > 1:
@@ -67,6 +69,9 @@ func (s *sequence) take(key, payload []byte) {
 		s.found.missing += n - last - 1
 	case known && n <= last && n > 1 && last-n < restartedBelow:
 		return // a repeat
+	}
+	if !known {
+		s.fresh++
 	}
 	s.ahead[mark] = n
 }
@@ -85,5 +90,6 @@ func (s *sequence) commit() gaps {
 		s.last[mark] = n
 	}
 	clear(s.ahead)
+	s.fresh = 0
 	return s.found
 }

@@ -49,8 +49,8 @@ const (
 	RetainedFirst          // taken when the source starts for the first time, skipped later
 )
 
-// Marks of a source in its log: below them the identifiers of QoS 2 messages that are logged and not
-// released, with the hash of topic and payload.
+// Keys of a source's marks. Those up to maxPacketID are packet identifiers of QoS 2 messages that are logged and
+// not released; the value is the hash of topic and payload. Those above are:
 const (
 	maxPacketID         = 65535
 	markSession  uint64 = 1 << 16   // there has been a session; its value is whose

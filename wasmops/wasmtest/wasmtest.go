@@ -1,4 +1,5 @@
-// Package wasmtest builds operators from source for tests. It needs the go tool and no network.
+// Package wasmtest has guests for tests: operators built from source, which needs the go tool and no network;
+// small modules assembled byte by byte; and guests that try to do harm.
 package wasmtest
 
 import (
