@@ -1,0 +1,308 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/internal/api"
+	wnats "github.com/weir-stream/weir/transport/nats"
+)
+
+// plan makes the physical plan of a job file.
+func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jobRecord, map[string]string, error) {
+	file, err := job.Parse(src.File, []byte(src.YAML))
+	if err != nil {
+		return nil, nil, nil, api.Invalid("", "%v", err)
+	}
+	graph, err := job.Build(file)
+	if err != nil {
+		return nil, nil, nil, api.Invalid("", "%v", err)
+	}
+	if err := a.inTouch(ctx); err != nil {
+		return nil, nil, nil, err
+	}
+	modules, err := a.resolve(ctx, file, src)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	old, err := a.jobRecord(ctx, file.Name)
+	if err != nil && !errors.Is(err, wnats.ErrNotFound) {
+		return nil, nil, nil, api.Unavailable("", "%v", err)
+	}
+	var previous *job.Physical
+	gen := abs.Generation(1)
+	if old != nil {
+		gen = old.Generation + 1
+		if old.State != jobDeleted {
+			previous = old.Plan
+		}
+	}
+	var agents []job.Agent
+	a.askSilent(ctx)
+	var absent []string
+	for _, p := range a.peers.list() {
+		alive := a.peers.alive(p.Name)
+		if !alive && (previous == nil || len(previous.On(p.Name)) == 0) {
+			continue
+		}
+		if !alive {
+			absent = append(absent, p.Name)
+		}
+		agents = append(agents, job.Agent{Name: p.Name, Labels: p.Labels, MQTTListen: p.MQTT != "", MQTTAddr: p.MQTT})
+	}
+	physical, err := job.Plan(graph, agents, modules, gen, previous)
+	if err != nil {
+		return nil, nil, nil, api.Invalid("", "%v", err)
+	}
+	for _, name := range absent {
+		if len(physical.On(name)) > 0 {
+			physical.Warnings = append(physical.Warnings, fmt.Sprintf("agent %s is not in reach; it keeps its tasks and goes on with them when it is back", name))
+		}
+	}
+	return physical, old, modules, nil
+}
+
+// resolve finds the digest of every operator's module.
+func (a *Agent) resolve(ctx context.Context, file *job.File, src api.JobSource) (map[string]string, error) {
+	modules := map[string]string{}
+	for _, op := range file.Operators {
+		if op.IsNative() {
+			continue
+		}
+		if op.IsPath() {
+			if d := src.Modules[op.WASM]; d != "" {
+				modules[op.WASM] = d
+			}
+			continue
+		}
+		name, version, _ := strings.Cut(op.WASM, "@")
+		rec, err := a.operatorRecord(ctx, name, version)
+		if errors.Is(err, wnats.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, api.Unavailable("", "%v", err)
+		}
+		modules[op.WASM] = rec.Digest
+	}
+	return modules, nil
+}
+
+// PlanJob implements [web.Jobs].
+func (a *Agent) PlanJob(ctx context.Context, src api.JobSource) (api.Plan, error) {
+	p, _, _, err := a.plan(ctx, src)
+	if err != nil {
+		return api.Plan{}, err
+	}
+	out := api.Plan{
+		Job: p.Job, Generation: uint32(p.Generation), Tasks: []api.PlannedTask{}, Channels: []string{},
+		Warnings: append([]string{}, p.Warnings...), Promise: promiseText(p), Text: p.Text(),
+	}
+	for _, t := range p.Tasks {
+		out.Tasks = append(out.Tasks, api.PlannedTask{ID: string(t.ID), Agent: t.Agent, Chain: strings.Split(t.Chain(), " → ")})
+	}
+	for _, c := range p.Channels {
+		out.Channels = append(out.Channels, string(c.ID))
+	}
+	return out, nil
+}
+
+// removed says of an agent that it was taken out of the fleet.
+func (a *Agent) removed(name string) bool {
+	_, known := a.peers.get(name)
+	return !known
+}
+
+// RemoveAgent implements [web.Fleet].
+func (a *Agent) RemoveAgent(ctx context.Context, name string) error {
+	if _, known := a.peers.get(name); !known {
+		return api.NotFound("agent agents list shows which there are", "there is no agent %s", name)
+	}
+	if err := a.inTouch(ctx); err != nil {
+		return err
+	}
+	a.askSilent(ctx)
+	if a.peers.alive(name) {
+		return api.Conflict("stop it first; while it runs it belongs to the fleet", "agent %s is up", name)
+	}
+	if err := a.conn.KV(wnats.Agents).Delete(ctx, wnats.Key(name)); err != nil {
+		return api.Unavailable("", "agent %s is not removed: %v", name, err)
+	}
+	return a.forgetPeer(name)
+}
+
+// ApplyJob implements [web.Jobs]. A running job that changes is drained first; the new generation
+// starts from its final checkpoint.
+func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, error) {
+	p, old, modules, err := a.plan(ctx, src)
+	if err != nil {
+		return api.Applied{}, err
+	}
+	if err := missingModules(p); err != nil {
+		return api.Applied{}, err
+	}
+	out := api.Applied{Job: p.Job, Generation: uint32(p.Generation), Created: old == nil || old.State == jobDeleted, Warnings: append([]string{}, p.Warnings...)}
+	rec := jobRecord{
+		Name: p.Job, Generation: p.Generation, Revision: 1, State: jobRunning, File: src.File, YAML: src.YAML,
+		Modules: modules, Plan: p, AppliedMS: a.now(),
+	}
+	rec.Since = rec.Generation
+	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
+		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
+	}
+	if err := a.replaceDevices(p, src.Replace); err != nil {
+		return out, err
+	}
+	if out.Created && old != nil {
+		if err := a.deleteState(ctx, rec.Name, old.Generation); err != nil {
+			return out, a.failure(rec.Name, err)
+		}
+	}
+	if !out.Created {
+		rec.Since = old.Since
+		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && samePlan(old.Plan, p) {
+			out.Unchanged, out.Generation = true, uint32(old.Generation)
+			return a.started(ctx, out, *old)
+		}
+		if err := job.Diff(old.Plan, p, a.removed); err != nil {
+			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
+		}
+		rec.Base = old.Final
+	}
+	if err := a.replaceJob(ctx, rec, old); err != nil {
+		return out, err
+	}
+	return a.started(ctx, out, rec)
+}
+
+// replaceDevices marks what agents run whose devices were lost. One whose task runs has lost nothing.
+func (a *Agent) replaceDevices(p *job.Physical, agents []string) error {
+	for _, name := range agents {
+		switch {
+		case !a.peers.alive(name):
+			return api.Invalid("start the new device under the old one's name first", "agent %s is down", name)
+		case a.peers.takesPart(name, p.Job):
+			return api.Invalid("leave --replace out: a device that has its log loses nothing", "agent %s runs its tasks of job %s", name, p.Job)
+		}
+		if err := p.Replace(name); err != nil {
+			return api.Invalid("a job whose tasks on it are lost must be deleted and applied again", "%v", err)
+		}
+	}
+	return nil
+}
+
+// replaceJob stores a job's next record. A running job is drained first; the record comes with that,
+// whatever becomes of the request.
+func (a *Agent) replaceJob(ctx context.Context, rec jobRecord, old *jobRecord) error {
+	if old == nil || !old.live() {
+		return a.putJob(ctx, rec, old)
+	}
+	_, err := a.changeState(ctx, rec.Name, jobStopping, &rec)
+	return err
+}
+
+// started waits until a job runs and its sources receive, so that whoever applied it can publish.
+func (a *Agent) started(ctx context.Context, out api.Applied, rec jobRecord) (api.Applied, error) {
+	if err := a.waitStarted(ctx, rec); err != nil {
+		return out, err
+	}
+	out.Warnings = append(out.Warnings, a.waitReceiving(ctx, rec)...)
+	return out, nil
+}
+
+func missingModules(p *job.Physical) error {
+	for _, t := range p.Tasks {
+		for _, op := range t.Ops {
+			if op.Digest == "" {
+				return api.Invalid("push it with agent operator push", "operator %s: module %s is not registered", op.Name, op.Module)
+			}
+		}
+	}
+	return nil
+}
+
+// samePlan compares plans but for what concerns the beginning of their generation.
+func samePlan(a, b *job.Physical) bool {
+	return string(mustJSON(running(a))) == string(mustJSON(running(b)))
+}
+
+func running(p *job.Physical) job.Physical {
+	q := *p
+	q.Generation, q.Warnings, q.Tasks = 0, nil, slices.Clone(p.Tasks)
+	for i := range q.Tasks {
+		q.Tasks[i].Replaced = false // whatever was lost was lost then
+		q.Tasks[i].Ops = slices.Clone(q.Tasks[i].Ops)
+		for j := range q.Tasks[i].Ops {
+			q.Tasks[i].Ops[j].Fresh = false
+		}
+	}
+	return q
+}
+
+// putJob stores a job's next record; nobody else may have changed it.
+func (a *Agent) putJob(ctx context.Context, rec jobRecord, old *jobRecord) error {
+	kv, key := a.conn.KV(wnats.Jobs), wnats.Key(rec.Name)
+	e, err := kv.Get(ctx, key)
+	switch {
+	case errors.Is(err, wnats.ErrNotFound):
+		_, err = kv.Create(ctx, key, mustJSON(rec))
+	case err == nil:
+		var have jobRecord
+		if err := json.Unmarshal(e.Value, &have); err != nil {
+			return err
+		}
+		if old == nil || have.Generation != old.Generation || have.Revision != old.Revision {
+			return api.Conflict("look at it and try again", "job %s was changed by somebody else", rec.Name)
+		}
+		_, err = kv.Update(ctx, key, mustJSON(rec), e.Revision)
+	}
+	if errors.Is(err, wnats.ErrConflict) {
+		return api.Conflict("look at it and try again", "job %s was changed by somebody else", rec.Name)
+	}
+	if err != nil {
+		return api.Unavailable("", "job %s is not stored: %v", rec.Name, err)
+	}
+	return nil
+}
+
+// waitStarted waits until the generation's initial checkpoint is committed.
+func (a *Agent) waitStarted(ctx context.Context, rec jobRecord) error {
+	for {
+		if h := a.hostedJob(rec.Name); h != nil && h.committedIn(rec.Generation) {
+			return nil
+		}
+		if !sleep(ctx, pollEvery) {
+			return a.notStarted(rec, ctx.Err())
+		}
+	}
+}
+
+// notStarted says what a job's start still waits for.
+func (a *Agent) notStarted(rec jobRecord, cause error) error {
+	ctx, cancel := context.WithTimeout(a.life, peerPatience)
+	defer cancel()
+	var waits []string
+	statuses := a.askAll(ctx, rec.Plan.Agents())
+	for _, t := range rec.Plan.Tasks {
+		st, ok := statuses[t.Agent]
+		if !ok {
+			waits = append(waits, fmt.Sprintf("agent %s does not answer", t.Agent))
+			continue
+		}
+		for _, task := range st.Tasks {
+			if task.Job == rec.Name && task.ID == string(t.ID) && task.Reason != "" {
+				waits = append(waits, fmt.Sprintf("task %s: %s", t.ID, task.Reason))
+			}
+		}
+	}
+	if len(waits) == 0 {
+		waits = []string{"its initial checkpoint is not committed yet"}
+	}
+	return fmt.Errorf("job %s is stored and will start by itself, but has not yet: %s: %w", rec.Name, strings.Join(waits, "; "), cause)
+}

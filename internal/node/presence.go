@@ -1,0 +1,291 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+)
+
+// forgetPeer forgets an agent that was taken out of the fleet.
+func (a *Agent) forgetPeer(name string) error {
+	a.peers.remove(name)
+	return a.copies.Delete(copyAgent, name)
+}
+
+// peers are the other agents: who they are, and when they were last heard of.
+type peers struct {
+	mu    sync.Mutex
+	recs  map[string]agentRecord
+	heard map[string]sign
+}
+
+// sign is an agent's sign of life.
+type sign struct {
+	Name string `json:"name"`
+	// CaughtUp: what the agent had logged when it came into touch is with its receivers.
+	CaughtUp bool `json:"caught_up"`
+	// Quiet has, by job, the epoch since which none of the agent's tasks of the job has changed.
+	Quiet map[string]abs.Epoch `json:"quiet,omitempty"`
+	// Failed lists the jobs of which a task here has stopped for good: they need not wait for this agent.
+	Failed []string `json:"failed,omitempty"`
+
+	at time.Time
+}
+
+func (p *peers) init() { p.recs, p.heard = map[string]agentRecord{}, map[string]sign{} }
+
+func (p *peers) put(rec agentRecord) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recs[rec.Name] = rec
+}
+
+func (p *peers) remove(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.recs, name)
+	delete(p.heard, name)
+}
+
+func (p *peers) hear(s sign) {
+	s.at = time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard[s.Name] = s
+}
+
+func (p *peers) alive(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.heard[name].at) < goneAfter
+}
+
+func (p *peers) seen(name string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard[name].at
+}
+
+// caughtUp says whether an agent that is alive has brought its backlog to its receivers.
+func (p *peers) caughtUp(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard[name].CaughtUp
+}
+
+// quietSince is the epoch since which an agent's tasks of a job have not changed; 0: they may have.
+func (p *peers) quietSince(name, job string) abs.Epoch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.heard[name].Quiet[job]
+}
+
+// takesPart says whether an agent lives and runs all of its tasks of a job.
+func (p *peers) takesPart(name, job string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.heard[name]
+	return time.Since(s.at) < goneAfter && !slices.Contains(s.Failed, job)
+}
+
+// answered notes that an agent has answered a call.
+func (p *peers) answered(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.heard[name]
+	s.Name, s.at = name, time.Now()
+	p.heard[name] = s
+}
+
+func (p *peers) get(name string) (agentRecord, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rec, ok := p.recs[name]
+	return rec, ok
+}
+
+func (p *peers) list() []agentRecord {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []agentRecord
+	for _, rec := range p.recs {
+		out = append(out, rec)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+// keepAlive tells the others that this agent lives, and hears the same of them. Nothing of it is stored.
+func (a *Agent) keepAlive() {
+	stop, err := a.conn.Listen("alive", func(m []byte) {
+		var s sign
+		if json.Unmarshal(m, &s) == nil {
+			a.peers.hear(s)
+		}
+	})
+	if err != nil {
+		a.log.Error("other agents cannot be heard", "error", err)
+		return
+	}
+	defer stop()
+	full := false
+	for {
+		full = a.tellLogState(full)
+		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet(), Failed: a.failedJobs()}
+		a.peers.hear(s)
+		a.conn.Say("alive", mustJSON(s))
+		if !a.rest(s) {
+			return
+		}
+	}
+}
+
+// rest waits until the next sign of life is due: early if the last one said that a job is quiet, and it
+// is so no more. False: the agent ends.
+func (a *Agent) rest(last sign) bool {
+	t := time.NewTimer(aliveEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-a.life.Done():
+			return false
+		case <-t.C:
+			return true
+		case <-a.stirred:
+			now := a.quiet()
+			for job, since := range last.Quiet {
+				if now[job] != since {
+					return true
+				}
+			}
+		}
+	}
+}
+
+// quiet lists the jobs none of whose tasks here has changed since one epoch, with that epoch.
+func (a *Agent) quiet() map[string]abs.Epoch {
+	out := map[string]abs.Epoch{}
+	for _, h := range a.hosted() {
+		if e := h.quiet(); e != 0 {
+			out[h.name] = e
+		}
+	}
+	return out
+}
+
+// failedJobs lists the jobs of which a task here has stopped for good.
+func (a *Agent) failedJobs() (names []string) {
+	for _, h := range a.hosted() {
+		if slices.ContainsFunc(h.tasks(), (*runner).failed) {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
+// failed says whether the task has stopped for good.
+func (r *runner) failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state == stateFailed
+}
+
+// quiet is the epoch since which none of the job's tasks here has changed; 0: there is none.
+func (h *hostedJob) quiet() abs.Epoch {
+	var since abs.Epoch
+	for i, r := range h.tasks() {
+		r.mu.Lock()
+		task := r.running
+		r.mu.Unlock()
+		if task == nil {
+			return 0
+		}
+		e := task.Quiet()
+		if e == 0 || i > 0 && e != since {
+			return 0
+		}
+		since = e
+	}
+	return since
+}
+
+// tellLogState says once when the log cannot be written, and once when it can again.
+func (a *Agent) tellLogState(was bool) bool {
+	err := a.entries.Err()
+	switch {
+	case err != nil && !was:
+		a.log.Error("the input log cannot be written: sources acknowledge nothing until it can", "error", err)
+	case err == nil && was:
+		a.log.Info("the input log can be written again")
+	}
+	return err != nil
+}
+
+// behind says whether some task here has not yet brought to its receivers what was in the log when
+// the agent came into touch with the control plane.
+func (a *Agent) behind() bool {
+	a.clusterMu.Lock()
+	mark := a.mark
+	a.clusterMu.Unlock()
+	for _, h := range a.hosted() {
+		for _, r := range h.tasks() {
+			if r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// handedOver says whether receivers have consumed all that came of the log up to a position.
+func (r *runner) handedOver(pos abs.Position) bool {
+	r.mu.Lock()
+	task := r.running
+	r.mu.Unlock()
+	return task != nil && task.Status().HandedOver >= pos
+}
+
+// hubMQTT is the MQTT listener that an agent with an embedded server announces: by name the first that
+// lives, else the first. One that listens on its own machine, or everywhere, is reached where this
+// agent reaches its NATS server.
+func (a *Agent) hubMQTT() string {
+	found := ""
+	for _, rec := range a.peers.list() {
+		if rec.MQTT != "" && (found == "" || a.peers.alive(rec.Name)) {
+			found = rec.MQTT
+			if a.peers.alive(rec.Name) {
+				break
+			}
+		}
+	}
+	host, port, err := net.SplitHostPort(found)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		if u, err := url.Parse(strings.Split(a.opt.NATS, ",")[0]); err == nil && u.Hostname() != "" {
+			host = u.Hostname()
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// loadPeers brings back the copies of other agents' records.
+func (a *Agent) loadPeers() error {
+	return a.copies.List(copyAgent, func(key string, value []byte) error {
+		var rec agentRecord
+		if err := json.Unmarshal(value, &rec); err != nil {
+			return fmt.Errorf("copy of agent %s: %w", key, err)
+		}
+		a.peers.put(rec)
+		return nil
+	})
+}
