@@ -32,18 +32,18 @@ const (
 // panic or read beyond the end of its map. The content of values is not its business.
 func examineBolt(path string) error {
 	bad := func(err error) error { return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err) }
-	f, err := os.Open(path)
-	if err != nil {
-		return bad(err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
+	info, err := os.Stat(path) // first: to open a pipe would wait for ever
 	if err != nil {
 		return bad(err)
 	}
 	if !info.Mode().IsRegular() {
 		return bad(errors.New("not a regular file"))
 	}
+	f, err := os.Open(path)
+	if err != nil {
+		return bad(err)
+	}
+	defer f.Close()
 	w := &boltWalk{f: f, size: info.Size()}
 	if err := w.walk(); err != nil {
 		return bad(err)

@@ -73,6 +73,11 @@ func Inspect(dir string) (*Inspection, error) {
 	}
 	in := &Inspection{Path: path, unlock: unlock}
 	d := &Dir{path: path}
+	for _, name := range []string{formatName, identityName} {
+		if info, err := os.Stat(filepath.Join(path, name)); err == nil && !info.Mode().IsRegular() {
+			return nil, errors.Join(fmt.Errorf("%w: %s in %s is no regular file", ErrCorrupt, name, path), unlock())
+		}
+	}
 	in.add("identity", filepath.Join(path, identityName), in.identity(d))
 	if in.Items[0].Err != nil && !errors.Is(in.Items[0].Err, ErrCorrupt) {
 		return in, nil // of a newer version: nothing else can be understood

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/weir-stream/weir/internal/node"
 	"github.com/weir-stream/weir/storage"
 )
 
@@ -13,12 +15,31 @@ type doctorCmd struct {
 	output
 }
 
+// diagnose gives up when ctx ends: a disk that is failing may not answer.
+func (c doctorCmd) diagnose(ctx context.Context, p *program) (*node.Diagnosis, error) {
+	type result struct {
+		d   *node.Diagnosis
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		d, err := p.parts.diagnose(c.Data)
+		done <- result{d, err}
+	}()
+	select {
+	case r := <-done:
+		return r.d, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // errUnwell makes the exit code of a directory with something wrong.
 var errUnwell = errors.New("something is wrong: see above")
 
 // Run implements the command.
-func (c doctorCmd) Run(p *program) error {
-	d, err := p.parts.diagnose(c.Data)
+func (c doctorCmd) Run(ctx context.Context, p *program) error {
+	d, err := c.diagnose(ctx, p)
 	if errors.Is(err, storage.ErrNoAgent) {
 		return usage("", "doctor: %w", err)
 	}

@@ -2,11 +2,13 @@ package node_test
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/weir-stream/weir/internal/node"
@@ -118,6 +120,18 @@ func TestDiagnose(t *testing.T) {
 	}
 	if d := diagnose(t, dir); !d.Fine() {
 		t.Fatalf("all is as it was: %+v", d)
+	}
+
+	// A pipe in place of a file is damage, and not waited for.
+	state := filepath.Join(dir, "state.db")
+	if err := errors.Join(os.Remove(state), syscall.Mkfifo(state, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := node.Diagnose(dir); err != nil || item(t, d, "snapshots").State != node.DiagnosedDamaged {
+		t.Fatalf("with a pipe: %+v, %v", d, err)
+	}
+	if err := errors.Join(os.Remove(state), os.WriteFile(state, whole[state], 0o600)); err != nil {
+		t.Fatal(err)
 	}
 
 	// A file that an agent has set aside is told of, and is nothing wrong.
