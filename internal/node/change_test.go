@@ -109,7 +109,7 @@ func TestDeviceIsReplaced(t *testing.T) {
 		t.Fatalf("replace a device without another one: %v", err)
 	}
 
-	f.gateway(t, "g2") // with a directory of its own
+	again := f.gateway(t, "g2") // with a directory of its own
 	if why := f.failed("g2"); !strings.Contains(why, "--replace g2") {
 		t.Errorf("the new device says %q", why)
 	}
@@ -131,6 +131,19 @@ func TestDeviceIsReplaced(t *testing.T) {
 	if err != nil || j.Generation != 2 || j.State != api.JobRunning {
 		t.Fatalf("%+v, %v", j, err)
 	}
+
+	// Lost again while the records of how the generation began, the aborted tries too, are still there.
+	again.stop()
+	f.gateway(t, "g2")
+	if why := f.failed("g2"); !strings.Contains(why, "--replace g2") {
+		t.Errorf("the next device says %q", why)
+	}
+	f.until("the hub has heard of it", func() (bool, string) {
+		err := f.replace("g2")
+		return err == nil, fmt.Sprint(err)
+	})
+	f.write("g2", "{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`, `b {"count":1}`, `a {"count":2}`, `b {"count":2}`, `b {"count":3}`, `a {"count":3}`, `a {"count":4}`)
 }
 
 // TestJobChangesWithoutAGateway: a gateway that is away does not hold up a change; back, it goes on in the new

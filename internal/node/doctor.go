@@ -88,8 +88,8 @@ func Diagnose(dir string) (_ *Diagnosis, err error) {
 
 // advice says what becomes of a part of the directory that is missing or damaged, and what can be done.
 var advice = map[string]string{
-	"identity":          "restore the file from a backup of this directory, or start the agent with a new directory: it is another device then",
-	"log":               "what the sources of this agent acknowledged since their newest snapshots is in it alone. Started as it is, the agent sets it aside, and tasks that need it stop and say so: their jobs must be deleted and applied again. Restore the directory instead if there is a copy of it, taken while the agent was stopped",
+	"identity":          "restore the file from a backup of this directory, or start the agent with a new directory and --name, and apply its jobs with --replace",
+	"log":               "what the sources of this agent acknowledged since their newest snapshots is in it alone. Started as it is, the agent sets it aside, and tasks that need it stop and say so: their jobs are applied again with --replace NAME, if all tasks of this agent begin with sources, and else deleted and applied again. Restore the directory instead if there is a copy of it, taken while the agent was stopped",
 	"snapshots":         "start the agent: it sets the file aside and fetches the newest replicated snapshots, from which the log leads on",
 	"local copies":      "start the agent with its control plane in reach: it sets the file aside and gets jobs and manifests from there",
 	"modules and packs": "start the agent with its control plane in reach: it fetches modules again. What came from an imported checkpoint must be imported again",

@@ -149,7 +149,7 @@ func (a *Agent) keepAlive() {
 }
 
 // rest waits until the next sign of life is due: early if the last one said that a job is quiet, and it
-// is so no more. False: the agent ends.
+// is so no more, or a task has stopped for good since. False: the agent ends.
 func (a *Agent) rest(last sign) bool {
 	t := time.NewTimer(aliveEvery)
 	defer t.Stop()
@@ -160,6 +160,9 @@ func (a *Agent) rest(last sign) bool {
 		case <-t.C:
 			return true
 		case <-a.stirred:
+			if !slices.Equal(last.Failed, a.failedJobs()) {
+				return true
+			}
 			now := a.quiet()
 			for job, since := range last.Quiet {
 				if now[job] != since {
@@ -188,6 +191,7 @@ func (a *Agent) failedJobs() (names []string) {
 			names = append(names, h.name)
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 

@@ -121,6 +121,7 @@ func (r *runner) run(ctx context.Context) {
 		if permanent(err) {
 			r.log.Error("task stopped for good", "error", err)
 			r.setState(stateFailed, err)
+			signal(r.a.stirred)
 			<-ctx.Done()
 			return
 		}
@@ -577,11 +578,13 @@ func (r *runner) undrain(rec abs.EpochRecord) {
 
 // epoch takes an epoch's record of this generation, in the order of epochs.
 func (r *runner) epoch(rec abs.EpochRecord) {
-	if rec.Initial {
-		r.setFloor(rec.Epoch)
-	}
+	// That the generation has begun is told first: a directory that has no part of it then, is none that it began
+	// with. An initial epoch that was aborted begins nothing.
 	if rec.Manifest() {
 		r.committed()
+	}
+	if rec.Initial && rec.State != abs.Aborted {
+		r.setFloor(rec.Epoch)
 	}
 	if r.ingest != nil {
 		r.sourceEpoch(rec)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -194,8 +195,16 @@ func (a *Agent) fetchModule(ctx context.Context, digest string) error {
 	if strings.HasPrefix(digest, native.Prefix) {
 		return nil
 	}
-	if has, err := a.blobs.Has(digest); err != nil || has {
-		return err
+	switch _, err := a.blobs.Get(digest); {
+	case err == nil:
+		return nil
+	case errors.Is(err, storage.ErrCorrupt):
+		a.log.Warn("a module's copy is damaged and fetched again", "digest", digest, "error", err)
+		if err := a.blobs.Delete(digest); err != nil {
+			return fmt.Errorf("module %s: %w", digest, err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("module %s: %w", digest, err)
 	}
 	r, err := a.conn.Objects(wnats.Modules).Get(ctx, digest)
 	if err != nil {
