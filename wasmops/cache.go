@@ -89,7 +89,8 @@ type listed struct {
 	modified time.Time
 }
 
-// list returns all files below the directory except the index.
+// list returns all files below the directory except the index. One that is gone by the time it is looked at was
+// a temporary one of a compilation that goes on meanwhile.
 func (c *diskCache) list() (found []listed, err error) {
 	err = filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -100,6 +101,9 @@ func (c *diskCache) list() (found []listed, err error) {
 			return err
 		}
 		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
