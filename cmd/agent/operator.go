@@ -143,7 +143,7 @@ type operatorTestCmd struct {
 // Help is what `agent operator test --help` says besides the flags.
 func (operatorTestCmd) Help() string {
 	return `A record is {"key": …, "time": …, "value": …}; value is a string, or any JSON, which is passed on
-compactly, or {"base64": "…"}. A wanted record may name its "output".`
+compactly, or {"base64": "…"}. A wanted record may name its "output", one to process the index of its "input".`
 }
 
 // Run implements the command.

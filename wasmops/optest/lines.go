@@ -23,17 +23,20 @@ const MainOutput = "out"
 //
 //	{"output":"alerts","key":"m7","time":1700000000000,"headers":{"topic":"a/b"},"value":{"v":1.5}}
 //
+// Input, of records to process, is the index of the operator's input, 0 to 63: {"input":1,…}.
 // All fields may be left out. Key and header values are strings, or {"base64":"…"} if they are not
 // UTF-8. Value is a string, whose text is the record's value, or {"base64":"…"}, or any other JSON, which
 // is passed on compactly. Time is in milliseconds since 1970. Output is used of what is wanted.
 type Line struct {
 	Output string
+	Input  int
 	Record frame.Record
 }
 
 // rawLine is a line before its fields are read.
 type rawLine struct {
 	Output  string          `json:"output"`
+	Input   int             `json:"input"`
 	Key     json.RawMessage `json:"key"`
 	Time    int64           `json:"time"`
 	Headers json.RawMessage `json:"headers"`
@@ -42,6 +45,9 @@ type rawLine struct {
 
 // maxLine bounds a line in bytes: the largest record, each byte written as \u0000.
 const maxLine = 6*frame.MaxRecord + 64<<10
+
+// maxInputs bounds the inputs of an operator under test.
+const maxInputs = 64
 
 // ReadLines reads all lines. Empty ones are passed over. An error names the line, counted from 1.
 func ReadLines(r io.Reader) ([]Line, error) {
@@ -78,7 +84,10 @@ func ParseLine(text []byte) (Line, error) {
 	if _, err := d.Token(); err != io.EOF {
 		return Line{}, errors.New("more than one JSON value")
 	}
-	line := Line{Output: raw.Output, Record: frame.Record{Time: raw.Time}}
+	line := Line{Output: raw.Output, Input: raw.Input, Record: frame.Record{Time: raw.Time}}
+	if line.Input < 0 || line.Input >= maxInputs {
+		return Line{}, fmt.Errorf("input %d: 0 to %d", line.Input, maxInputs-1)
+	}
 	if line.Output == "" {
 		line.Output = MainOutput
 	}
@@ -182,6 +191,9 @@ func AppendLine(dst []byte, l Line) []byte {
 	dst = append(dst, '{')
 	if l.Output != "" && l.Output != MainOutput {
 		dst = append(appendText(append(dst, `"output":`...), []byte(l.Output)), ',')
+	}
+	if l.Input != 0 {
+		dst = fmt.Appendf(dst, `"input":%d,`, l.Input)
 	}
 	dst = appendText(append(dst, `"key":`...), l.Record.Key)
 	dst = fmt.Appendf(dst, `,"time":%d`, l.Record.Time)

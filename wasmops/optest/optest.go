@@ -16,7 +16,7 @@ import (
 // Options of a test. The zero value is usable.
 type Options struct {
 	Config   map[string]string
-	Inputs   []string         // names of the inputs; all records come in on the first
+	Inputs   []string         // names of the inputs; a line says which one it comes in on
 	CacheDir string           // for compiled modules, see [wasmops.Options]
 	Observer wasmops.Observer // told of logs and counters of all runs; may be nil
 }
@@ -167,9 +167,24 @@ func (t *test) run(ctx context.Context, size int, restored bool) (got map[string
 	return got, nil
 }
 
+// process gives lines to the operator, in one batch for each run of lines of one input.
 func (t *test) process(op dataflow.Operator, lines []Line, got map[string][]frame.Record) error {
+	for len(lines) > 0 {
+		n := 1
+		for n < len(lines) && lines[n].Input == lines[0].Input {
+			n++
+		}
+		if err := t.batch(op, lines[:n], got); err != nil {
+			return err
+		}
+		lines = lines[n:]
+	}
+	return nil
+}
+
+func (t *test) batch(op dataflow.Operator, lines []Line, got map[string][]frame.Record) error {
 	// The clock stands still, so that it shows the same to a record whatever the batches are.
-	b := dataflow.Batch{Count: len(lines), Stamp: t.input[0].Record.Time}
+	b := dataflow.Batch{Input: lines[0].Input, Count: len(lines), Stamp: t.input[0].Record.Time}
 	for _, l := range lines {
 		b.Payload = frame.AppendRecord(b.Payload, l.Record)
 	}

@@ -32,6 +32,7 @@ func TestLines(t *testing.T) {
 		{`{"key":"k","time":0,"value":"{\"base64\":\"AP8=\"}"}`, line("out", "k", 0, "", `{"base64":"AP8="}`), ""},
 		{`{"key":"k","time":0,"value":{"base64":"AP8=","more":1}}`, line("out", "k", 0, "", `{"base64":"AP8=","more":1}`), ""},
 		{`{}`, line("out", "", 0, "", ""), `{"key":"","time":0,"value":""}`},
+		{`{"input":3,"key":"k","time":0,"value":""}`, line("out", "k", 0, "", ""), ""},
 		{`{"key":"k","time":1,"headers":{"z":"1","topic":"a/b","b":{"base64":"/w=="}},"value":"v"}`,
 			line("out", "k", 1, "\x01\x01\x00z1\x05\x03\x00topica/b\x01\x01\x00b\xff", "v"), ""},
 	} {
@@ -192,6 +193,19 @@ func TestRunFindsDifferences(t *testing.T) {
 		if !errors.As(err, &m) || !strings.Contains(err.Error(), test.say) {
 			t.Errorf("%s: error %v, want one that says %q", name, err, test.say)
 		}
+	}
+}
+
+// TestInputs: records come in on the inputs that their lines name, in their order.
+func TestInputs(t *testing.T) {
+	in, want := "", ""
+	for _, input := range []int{0, 0, 2, 1, 1, 0} {
+		in += string(AppendLine(nil, Line{Input: input, Record: frame.Record{Value: []byte("i")}}))
+		want += string(AppendLine(nil, line("out", "", 0, "", string('0'+byte(input)))))
+	}
+	wasm := wasmtest.Bytes(t, "../../sdk/go/conformance")
+	if _, err := RunOptions(t.Context(), wasm, Options{CacheDir: cache}, strings.NewReader(in), strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }
 
