@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"sort"
 
 	"github.com/weir-stream/weir/internal/api"
@@ -13,13 +14,15 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 	if err != nil {
 		return nil
 	}
-	out := append(taskFamilies(st.Tasks), sourceFamilies(st.Tasks)...)
-	out = append(out, sinkFamilies(st.Tasks)...)
+	out := families(taskColumns, st.Tasks, taskLabels)
+	out = append(out, families(sourceColumns, sourceTasks(st.Tasks), taskLabels)...)
+	out = append(out, families(sinkColumns, sinksOf(st.Tasks), sinkOf.labels)...)
 	out = append(out,
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),
 		one("weir_disk_written_bytes_total", "Bytes that the agent's stores have written since the process started.", api.Counter, float64(st.Store.WrittenBytes)),
 	)
-	out = append(out, a.guests.family(), a.guests.gaugeFamily(),
+	out = append(out, a.guests.families()...)
+	out = append(out,
 		one("weir_dead_letters_shed_total", "Dead letters given up because the agent's budget for them was full.", api.Counter, float64(a.dead.given())))
 	return append(out, a.jobFamilies()...)
 }
@@ -28,61 +31,68 @@ func one(name, help string, kind api.MetricKind, v float64) api.Family {
 	return api.Family{Name: name, Help: help, Kind: kind, Samples: []api.Sample{{Value: v}}}
 }
 
-func taskFamilies(tasks []api.Task) []api.Family {
-	families := []struct {
-		name, help string
-		kind       api.MetricKind
-		value      func(api.Task) float64
-	}{
-		{"weir_task_records_in_total", "Records that the task has taken, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsIn) }},
-		{"weir_task_records_out_total", "Records that the task has made on its outputs, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsOut) }},
-		{"weir_task_restarts_total", "Restarts of the task since the process started.", api.Counter, func(t api.Task) float64 { return float64(t.Restarts) }},
-		{"weir_task_lag_records", "Records known to wait for the task.", api.Gauge, func(t api.Task) float64 { return float64(t.Lag) }},
-		{"weir_dead_letters_total", "Records of the task that were given up.", api.Counter, func(t api.Task) float64 { return float64(t.DeadLetters) }},
-	}
+// column is a metric of which every T of a list has a value.
+type column[T any] struct {
+	name, help string
+	kind       api.MetricKind
+	value      func(T) float64
+}
+
+// families makes a metric of each column, none of an empty list; labels say which T a value is of.
+func families[T any](columns []column[T], list []T, labels func(T) []api.Label) []api.Family {
 	var out []api.Family
-	for _, f := range families {
-		fam := api.Family{Name: f.name, Help: f.help, Kind: f.kind}
-		for _, t := range tasks {
-			fam.Samples = append(fam.Samples, api.Sample{
-				Labels: []api.Label{{Name: "job", Value: t.Job}, {Name: "task", Value: t.ID}}, Value: f.value(t),
-			})
+	for _, c := range columns {
+		f := api.Family{Name: c.name, Help: c.help, Kind: c.kind}
+		for _, t := range list {
+			f.Samples = append(f.Samples, api.Sample{Labels: labels(t), Value: c.value(t)})
 		}
-		out = append(out, fam)
+		if len(f.Samples) > 0 {
+			out = append(out, f)
+		}
 	}
 	return out
 }
 
-// sinkFamilies are of the sinks of tasks.
-func sinkFamilies(tasks []api.Task) []api.Family {
-	families := []struct {
-		name, help string
-		kind       api.MetricKind
-		value      func(api.Sink) uint64
-	}{
-		{"weir_sink_handed_total", "Records that the sink has handed over, dead letters included.", api.Counter, func(s api.Sink) uint64 { return s.Handed }},
-		{"weir_sink_held_records", "Records that the task keeps since the sink has not handed them over.", api.Gauge, func(s api.Sink) uint64 { return s.Held }},
-		{"weir_sink_in_flight_records", "Records published and not confirmed.", api.Gauge, func(s api.Sink) uint64 { return s.InFlight }},
-		{"weir_sink_repeated_total", "Records published again after a lost connection or a restart.", api.Counter, func(s api.Sink) uint64 { return s.Repeated }},
-		{"weir_sink_refused_total", "Records that could not be published and became dead letters.", api.Counter, func(s api.Sink) uint64 { return s.Refused }},
-		{"weir_sink_uncertain_total", "Records under way when the broker had lost the session: they may have arrived twice, or not.", api.Counter, func(s api.Sink) uint64 { return s.Uncertain }},
-		{"weir_sink_early_total", "Records of a sink that commits with checkpoints, handed over before theirs.", api.Counter, func(s api.Sink) uint64 { return s.Early }},
-	}
-	var out []api.Family
-	for _, f := range families {
-		fam := api.Family{Name: f.name, Help: f.help, Kind: f.kind}
-		for _, t := range tasks {
-			for _, s := range t.Sinks {
-				fam.Samples = append(fam.Samples, api.Sample{
-					Labels: []api.Label{{Name: "job", Value: t.Job}, {Name: "task", Value: t.ID}, {Name: "sink", Value: s.Name}}, Value: float64(f.value(s)),
-				})
-			}
-		}
-		if len(fam.Samples) > 0 {
-			out = append(out, fam)
+func taskLabels(t api.Task) []api.Label {
+	return []api.Label{{Name: "job", Value: t.Job}, {Name: "task", Value: t.ID}}
+}
+
+var taskColumns = []column[api.Task]{
+	{"weir_task_records_in_total", "Records that the task has taken, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsIn) }},
+	{"weir_task_records_out_total", "Records that the task has made on its outputs, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsOut) }},
+	{"weir_task_restarts_total", "Restarts of the task since the process started.", api.Counter, func(t api.Task) float64 { return float64(t.Restarts) }},
+	{"weir_task_lag_records", "Records known to wait for the task.", api.Gauge, func(t api.Task) float64 { return float64(t.Lag) }},
+	{"weir_dead_letters_total", "Records of the task that were given up.", api.Counter, func(t api.Task) float64 { return float64(t.DeadLetters) }},
+}
+
+// sinkOf is a sink and the task that it is of.
+type sinkOf struct {
+	task api.Task
+	api.Sink
+}
+
+func sinksOf(tasks []api.Task) []sinkOf {
+	var out []sinkOf
+	for _, t := range tasks {
+		for _, s := range t.Sinks {
+			out = append(out, sinkOf{t, s})
 		}
 	}
 	return out
+}
+
+func (s sinkOf) labels() []api.Label {
+	return append(taskLabels(s.task), api.Label{Name: "sink", Value: s.Name})
+}
+
+var sinkColumns = []column[sinkOf]{
+	{"weir_sink_handed_total", "Records that the sink has handed over, dead letters included.", api.Counter, func(s sinkOf) float64 { return float64(s.Handed) }},
+	{"weir_sink_held_records", "Records that the task keeps since the sink has not handed them over.", api.Gauge, func(s sinkOf) float64 { return float64(s.Held) }},
+	{"weir_sink_in_flight_records", "Records published and not confirmed.", api.Gauge, func(s sinkOf) float64 { return float64(s.InFlight) }},
+	{"weir_sink_repeated_total", "Records published again after a lost connection or a restart.", api.Counter, func(s sinkOf) float64 { return float64(s.Repeated) }},
+	{"weir_sink_refused_total", "Records that could not be published and became dead letters.", api.Counter, func(s sinkOf) float64 { return float64(s.Refused) }},
+	{"weir_sink_uncertain_total", "Records under way when the broker had lost the session: they may have arrived twice, or not.", api.Counter, func(s sinkOf) float64 { return float64(s.Uncertain) }},
+	{"weir_sink_early_total", "Records of a sink that commits with checkpoints, handed over before theirs.", api.Counter, func(s sinkOf) float64 { return float64(s.Early) }},
 }
 
 // jobFamilies are of the jobs that this agent knows: their newest checkpoints.
@@ -112,34 +122,22 @@ func (a *Agent) jobFamilies() []api.Family {
 	return []api.Family{epochs, seconds}
 }
 
-// sourceFamilies are the accounts of sources.
-func sourceFamilies(tasks []api.Task) []api.Family {
-	families := []struct {
-		name, help string
-		value      func(*api.Source) uint64
-	}{
-		{"weir_source_received_total", "Messages that the source has received, repeats included.", func(s *api.Source) uint64 { return s.Received }},
-		{"weir_source_logged_total", "Messages that are durable in the input log.", func(s *api.Source) uint64 { return s.Logged }},
-		{"weir_source_deduplicated_total", "Messages recognised as repeats, by packet identifier or id; replay counts again.", func(s *api.Source) uint64 { return s.Deduplicated }},
-		{"weir_records_shed_total", "Messages given up for want of room.", func(s *api.Source) uint64 { return s.Shed }},
-		{"weir_source_refused_total", "Messages that cannot be records and became dead letters.", func(s *api.Source) uint64 { return s.Refused }},
-		{"weir_source_retained_skipped_total", "Retained messages left out, as the job says.", func(s *api.Source) uint64 { return s.RetainedSkipped }},
-		{"weir_source_sessions_lost_total", "How often the broker no longer had the source's session.", func(s *api.Source) uint64 { return s.SessionsLost }},
-		{"weir_source_missing_total", "Messages missing from the sequence that the job names.", func(s *api.Source) uint64 { return s.Missing }},
-	}
-	var out []api.Family
-	for _, f := range families {
-		fam := api.Family{Name: f.name, Help: f.help, Kind: api.Counter}
-		for _, t := range tasks {
-			if t.Source != nil {
-				fam.Samples = append(fam.Samples, api.Sample{
-					Labels: []api.Label{{Name: "job", Value: t.Job}, {Name: "task", Value: t.ID}}, Value: float64(f.value(t.Source)),
-				})
-			}
-		}
-		out = append(out, fam)
-	}
-	return out
+// sourceTasks are the tasks that keep the account of a source.
+func sourceTasks(tasks []api.Task) []api.Task {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t api.Task) bool { return t.Source == nil })
+}
+
+var sourceColumns = []column[api.Task]{
+	{"weir_source_received_total", "Messages that the source has received, repeats included.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Received) }},
+	{"weir_source_logged_total", "Messages that are durable in the input log.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Logged) }},
+	{"weir_source_deduplicated_total", "Messages recognised as repeats, by packet identifier or id; replay counts again.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Deduplicated) }},
+	{"weir_records_shed_total", "Messages given up for want of room.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Shed) }},
+	{"weir_source_refused_total", "Messages that cannot be records and became dead letters.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Refused) }},
+	{"weir_source_retained_skipped_total", "Retained messages left out, as the job says.", api.Counter, func(t api.Task) float64 { return float64(t.Source.RetainedSkipped) }},
+	{"weir_source_sessions_lost_total", "How often the broker no longer had the source's session.", api.Counter, func(t api.Task) float64 { return float64(t.Source.SessionsLost) }},
+	{"weir_source_gaps_total", "Places where numbers of the sequence that the job names are missing.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Gaps) }},
+	{"weir_source_missing_total", "Messages missing from the sequence that the job names.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Missing) }},
+	{"weir_source_untracked_total", "Messages of keys beyond those whose sequence is followed.", api.Counter, func(t api.Task) float64 { return float64(t.Source.Untracked) }},
 }
 
 func (a *Agent) hostedSorted() []*hostedJob {
