@@ -152,6 +152,9 @@ func TestNewRefuses(t *testing.T) {
 	if err := New(dir, C); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("a second time: %v", err)
 	}
+	if err := New("", C); err == nil || !strings.Contains(err.Error(), `"" cannot be an operator's name`) {
+		t.Errorf("no name: %v", err)
+	}
 	for _, name := range []string{"Upper", "a_b", "-a", "1a", "a--b", "ä", "a b", strings.Repeat("a", 65)} {
 		if err := New(filepath.Join(t.TempDir(), name), C); err == nil || !strings.Contains(err.Error(), "cannot be an operator's name") {
 			t.Errorf("%s: %v", name, err)

@@ -125,6 +125,9 @@ func New(dir string, l Language) error {
 
 // nameOf is the last part of a folder's path.
 func nameOf(dir string) (string, error) {
+	if dir == "" {
+		return "", nil // not that of the working directory
+	}
 	abs, err := filepath.Abs(dir)
 	return filepath.Base(abs), err
 }
