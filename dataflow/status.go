@@ -196,6 +196,12 @@ func (t *Task) state() string {
 	return "running"
 }
 
+// Ingested is how many records of its source the task has processed since it was restored, and how many its
+// log held then. It may be called from any goroutine.
+func (t *Task) Ingested() (records, backlog uint64) {
+	return t.stats.ingested.Load(), t.stats.backlog.Load()
+}
+
 // Status may be called from any goroutine.
 func (t *Task) Status() Status {
 	s := &t.stats

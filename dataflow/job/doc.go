@@ -22,6 +22,12 @@
 //	           when_full: wait,        # acknowledge nothing while the log has no room; or shed_oldest
 //	           sequence: {json: path}} # numbers, one by one per key: missing ones are counted; none
 //	    file: {path, follow: false}    # or this instead of mqtt: lines; the path is the topic
+//	    generator: {records: 0,        # or this: records {"n":0,"v":57.31} and so on, so many; 0: no end
+//	                rate: 0,           # a second; 0: as many as the task takes
+//	                keys: 100,         # k0 to k99, which stand where a topic does
+//	                size: 0,           # bytes of a value, by padding
+//	                seed: 0,           # other records; sources and agents differ in any case
+//	                stamp: false}      # the time at which it was made as "t", microseconds since 1970
 //	    key: topic                     # or {segment: 3} counted from 0, {json: path}, {const: x}
 //	    id: path                       # or {json: path, window: 1024}; none
 //	    time: {json: path, unit: ms}   # s, ms, us, ns, rfc3339; the time of arrival

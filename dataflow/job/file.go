@@ -91,14 +91,15 @@ type Checkpoint struct {
 // Labels select agents: an agent matches if it carries all of them.
 type Labels map[string]string
 
-// Source is one entry of the section sources. One of MQTT and File is set.
+// Source is one entry of the section sources. One of MQTT, File and Generator is set.
 type Source struct {
-	Name string
-	Pos  Pos
-	MQTT *MQTTSource
-	File *FileSource
-	Key  KeyRule
-	ID   string // JSON path of the field by which repeats are dropped, per key; empty: none
+	Name      string
+	Pos       Pos
+	MQTT      *MQTTSource
+	File      *FileSource
+	Generator *GeneratorSource
+	Key       KeyRule
+	ID        string // JSON path of the field by which repeats are dropped, per key; empty: none
 	// IDWindow is how many of a key's last messages are remembered by id; 0 without an ID.
 	IDWindow int
 	Time     TimeRule
@@ -145,6 +146,16 @@ const (
 type FileSource struct {
 	Path   string `json:"path"`             // relative: within the agent's data directory
 	Follow bool   `json:"follow,omitempty"` // wait for more; else the input ends with the file
+}
+
+// GeneratorSource makes records of its own: {"n":0,"v":57.31} and so on, each a function of its number.
+type GeneratorSource struct {
+	Records int  `json:"records,omitempty"` // in all; 0: no end
+	Rate    int  `json:"rate,omitempty"`    // records a second; 0: as many as the task takes
+	Keys    int  `json:"keys"`              // k0, k1 and so on, which stand where a topic does
+	Size    int  `json:"size,omitempty"`    // bytes of a value, by padding
+	Seed    int  `json:"seed,omitempty"`
+	Stamp   bool `json:"stamp,omitempty"` // the time at which the record was made, as t, microseconds since 1970
 }
 
 // TLS names the files of a secured connection, on the agent's machine.

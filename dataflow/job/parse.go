@@ -93,7 +93,7 @@ const (
 	defDetach   = time.Minute
 	defTolerate = 3
 	maxTolerate = 1000
-	minInterval = 100 * time.Millisecond // below, freezing costs more than the stream (see the evaluation)
+	minInterval = 50 * time.Millisecond // how often the coordinator looks; docs/performance.md says what it costs
 	maxDuration = 24 * time.Hour
 )
 
@@ -146,7 +146,7 @@ func (r *reader) duration(o *object, name string, lowest, missing time.Duration)
 
 // Kinds that exist.
 var (
-	sourceKinds = []string{"mqtt", "file"}
+	sourceKinds = []string{"mqtt", "file", "generator"}
 	sinkKinds   = []string{"mqtt", "log", "file"}
 )
 
@@ -162,6 +162,8 @@ func (r *reader) source(name string, e field) Source {
 			s.MQTT = r.mqttSource(f, o)
 		case "file":
 			s.File = r.fileSource(f, o)
+		case "generator":
+			s.Generator = r.generatorSource(f, o)
 		}
 	}
 	s.Key = KeyRule{Kind: KeyTopic}

@@ -45,14 +45,15 @@ type Task struct {
 
 // SourceTask is the source at the head of a task, its templates expanded for the agent.
 type SourceTask struct {
-	Name     string      `json:"name"`
-	MQTT     *MQTTSource `json:"mqtt,omitempty"`
-	File     *FileSource `json:"file,omitempty"`
-	Key      KeyRule     `json:"key"`
-	ID       string      `json:"id,omitempty"`
-	IDWindow int         `json:"id_window,omitempty"`
-	Time     TimeRule    `json:"time,omitzero"`
-	Targets  []Target    `json:"targets,omitempty"`
+	Name      string           `json:"name"`
+	MQTT      *MQTTSource      `json:"mqtt,omitempty"`
+	File      *FileSource      `json:"file,omitempty"`
+	Generator *GeneratorSource `json:"generator,omitempty"`
+	Key       KeyRule          `json:"key"`
+	ID        string           `json:"id,omitempty"`
+	IDWindow  int              `json:"id_window,omitempty"`
+	Time      TimeRule         `json:"time,omitzero"`
+	Targets   []Target         `json:"targets,omitempty"`
 }
 
 // Op is one operator of a task.

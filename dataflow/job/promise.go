@@ -20,6 +20,8 @@ func sourcePromise(s Source) Promise {
 	switch {
 	case s.File != nil:
 		p.Level, p.Reason = Exactly, "a file can be read again: its offset is logged with the lines"
+	case s.Generator != nil:
+		p.Level, p.Reason = Exactly, "what it makes is a function of a number, which is logged with the records"
 	case s.MQTT == nil:
 		panic("job: source " + s.Name + " of no kind")
 	case s.MQTT.QoS == 0:

@@ -243,6 +243,9 @@ func (p *Physical) writeConnections(b *strings.Builder) {
 			if t.Source != nil && t.Source.File != nil {
 				row(string(t.ID), "in", "file", "", t.Source.File.Path)
 			}
+			if t.Source != nil && t.Source.Generator != nil {
+				row(string(t.ID), "in", "generator", "", t.Source.Generator.text())
+			}
 			for _, s := range t.Sinks {
 				switch {
 				case s.MQTT != nil:

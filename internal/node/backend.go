@@ -133,8 +133,7 @@ func (r *runner) fill(t *api.Task, s dataflow.Status) {
 	t.Restarts += s.Restarts
 	t.Epoch, t.RecordsIn, t.RecordsOut, t.Lag = uint64(s.Epoch), s.RecordsIn, s.RecordsOut, s.Held
 	if r.ingest != nil {
-		since := r.ingest.Records() - r.ingestBase
-		t.Lag += since + s.Backlog - min(s.Ingested, since+s.Backlog)
+		t.Lag += r.unread(s.Ingested, s.Backlog)
 	}
 	if t.Reason == "" {
 		t.Reason = s.SaveError

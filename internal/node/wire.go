@@ -136,6 +136,8 @@ func (r *runner) sourceOf(s *job.SourceTask) (dataflow.Source, error) {
 		return local.NewFileSource(local.FileSourceConfig{
 			Path: r.filePath(s.File.Path), Follow: s.File.Follow, Key: sourceKey(s.Key), ID: s.ID, Time: sourceTime(s.Time),
 		}, r.localDeps())
+	case s.Generator != nil:
+		return r.generator(s)
 	}
 	return nil, errors.New("no kind of source that this agent knows")
 }

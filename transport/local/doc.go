@@ -1,4 +1,5 @@
-// Package local holds the sinks that need no network: [LogSink] writes items to the agent's own log,
+// Package local holds the sources and sinks that need no network. [FileSource] reads lines, [GeneratorSource]
+// makes records. [LogSink] writes items to the agent's own log,
 // [FileSink] appends them to a file as lines.
 //
 // Both deliver in order. An item that was delivered shortly before a kill, and not yet known as
@@ -25,6 +26,8 @@ type Deps struct {
 	// Clock is the time in milliseconds since 1970.
 	Clock func() int64
 	Log   *slog.Logger
+	// Lag is how many records of a source wait in its log for the task; nil: not known. Sinks need none.
+	Lag func() uint64
 }
 
 func (d Deps) check() (Deps, error) {
