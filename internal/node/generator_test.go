@@ -13,7 +13,7 @@ const generatorJob = `name: load
 checkpoint: {interval: 100ms, min_pause: 0s}
 sources: {made: {generator: {records: 30000, keys: 5, seed: 3}}}
 operators: {count: {native: count, from: made, key_by: key, parallelism: 2}}
-sinks: {out: {file: {path: "out-{task}.txt", line: "{key} {value}"}, from: count}}
+sinks: {out: {file: {path: "out-{task}.txt", line: "{key} {value.count}"}, from: count}}
 `
 
 // TestGenerator: what a generator makes counts once, over a restart of the agent in its midst.
