@@ -10,7 +10,7 @@ PLATFORMS = linux-amd64 linux-arm64 linux-armv7 linux-riscv64
 # The largest a binary may be: what a small device can still update over a slow link.
 MAX_BINARY_BYTES = 31457280
 
-.PHONY: build test race fuzz bench bench-mqtt chaos-mqtt lint examples release demo clean
+.PHONY: build test race fuzz bench bench-mqtt chaos-mqtt eval lint examples release demo clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/agent ./cmd/agent
@@ -34,6 +34,11 @@ chaos-mqtt:
 # An agent that relays MQTT through an operator against a bare relay. Needs mosquitto; clang for the operator in C.
 bench-mqtt:
 	$(GO) run ./internal/bench
+
+# The evaluation of the paper, with plots; see docs/performance.md. EVAL=-short takes minutes, EVAL=-full an hour.
+EVAL ?=
+eval:
+	$(GO) run ./internal/eval $(EVAL)
 
 lint:
 	.ci/gofmt

@@ -68,6 +68,8 @@ var rules = []rule{
 		reason: "what was sent against what was counted is arithmetic"},
 	{under: "internal/fleet", may: []string{"internal/api"},
 		reason: "it starts and kills agents as processes and talks to them over HTTP"},
+	{under: "internal/eval", may: []string{"internal/api", "internal/fleet", "sdk", "gonum.org/v1/plot"},
+		reason: "the evaluation uses agents as anybody would; it alone draws, and no agent links what it draws with"},
 	{under: "internal", may: []string{"examples", "sdk", "dataflow/job", "github.com", "golang.org/x"},
 		reason: "the demo and the tests of whole fleets use agents as anybody would: over HTTP and MQTT, in processes of their own"},
 	{under: "cmd/agent", may: []string{"abs", "dataflow", "storage", "wasmops", "transport", "internal", "examples", "sdk", "github.com", "golang.org/x"},
@@ -199,6 +201,8 @@ func TestRulesRefuse(t *testing.T) {
 		{"internal/demo", "transport/mqtt"},
 		{"internal/node", "internal/demo"},
 		{"internal/fleet", "storage"},
+		{"internal/node", "gonum.org/v1/plot"},
+		{"cmd/agent", "gonum.org/v1/plot"},
 	} {
 		i := slices.IndexFunc(rules, func(r rule) bool { return below(k[0], r.under) })
 		if rules[i].check(k[0], k[1]) == nil {

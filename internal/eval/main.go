@@ -1,3 +1,5 @@
+//go:build linux
+
 // Eval reproduces the evaluation of Carbone et al. 2015 with Weir, and measures what it left out:
 //
 //	go run ./internal/eval [-short | -full] [-sections LIST] [-rounds N] [-out DIR] [-work DIR]
@@ -232,11 +234,11 @@ func (e *evaluation) interleave(ctx context.Context, section string, configs []c
 }
 
 func (e *evaluation) intervalSection(ctx context.Context) error {
-	return e.interleave(ctx, "interval", e.intervals1(0))
+	return e.interleave(ctx, "interval", e.atIntervals(0))
 }
 
-// intervals1 are the arms at all intervals, with so many MiB that change again and again.
-func (e *evaluation) intervals1(hot int) []config {
+// atIntervals are the arms at all intervals, with so many MiB that change again and again.
+func (e *evaluation) atIntervals(hot int) []config {
 	configs := []config{{arm: none, job: e.job(none, time.Second, 1)}}
 	for _, every := range e.intervals {
 		for _, arm := range e.arms {
@@ -254,7 +256,7 @@ func (e *evaluation) agentsSection(ctx context.Context) error {
 	for _, n := range e.agents {
 		for _, arm := range []string{none, exactlyOnce} {
 			c := config{arm: arm, x: float64(n), job: e.job(arm, paperAgents, n)}
-			c.job.Sources, c.job.Parallel = 1, 1 // as in the paper: as many tasks of an operator as agents
+			c.job.Sources = 1
 			configs = append(configs, c)
 		}
 	}
@@ -285,7 +287,7 @@ func (e *evaluation) latencySection(ctx context.Context) error {
 func (e *evaluation) stateSection(ctx context.Context) error {
 	const hot = 24 // MiB: with the tables some 25 MB an epoch
 	var few []config
-	for _, c := range e.intervals1(hot) {
+	for _, c := range e.atIntervals(hot) {
 		if c.x == 0 || c.x == 1000 || c.x == 100 {
 			few = append(few, c)
 		}
@@ -297,7 +299,7 @@ func (e *evaluation) stateSection(ctx context.Context) error {
 	for _, mib := range e.states {
 		for _, arm := range []string{none, exactlyOnce, synchronous} {
 			c := config{arm: arm, x: float64(mib), job: e.slow(arm, time.Second), run: e.alive}
-			c.job.Parallel, c.job.Memory, c.job.Hot = 1, mib, 1
+			c.job.Memory, c.job.Hot = mib, 1
 			configs = append(configs, c)
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -76,14 +78,18 @@ func curve(p *plot.Plot, arm string, x []float64, y []spread) error {
 	return nil
 }
 
-// ticks are at given places.
-func ticks(at []float64, suffix string) plot.Ticker {
+// places makes the x axis logarithmic, with ticks at the places that were measured and some room beside them.
+func places(p *plot.Plot, at []float64) {
 	var t plot.ConstantTicks
 	for _, v := range at {
-		t = append(t, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', -1, 64) + suffix})
+		t = append(t, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'f', -1, 64)})
 	}
-	return t
+	p.X.Min, p.X.Max = at[0]/1.1, at[len(at)-1]*1.1
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, t
 }
+
+// headroom leaves the upper fifth to the legend.
+func headroom(p *plot.Plot) { p.Y.Max += 0.3 * (p.Y.Max - p.Y.Min) }
 
 // decades are ticks of a logarithmic axis at 1, 2 and 5 times powers of ten.
 type decades struct{}
@@ -92,7 +98,7 @@ func (decades) Ticks(low, high float64) (t []plot.Tick) {
 	for e := math.Floor(math.Log10(low)); e <= math.Ceil(math.Log10(high)); e++ {
 		for _, m := range []float64{1, 2, 5} {
 			if v := m * math.Pow(10, e); v >= low*0.999 && v <= high*1.001 {
-				t = append(t, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 3, 64)})
+				t = append(t, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'f', -1, 64)})
 			}
 		}
 	}
@@ -101,7 +107,7 @@ func (decades) Ticks(low, high float64) (t []plot.Tick) {
 
 // logarithmic makes an axis logarithmic, over whole steps of 1, 2 and 5 around what is on it.
 func logarithmic(a *plot.Axis) {
-	a.Min, a.Max = step(a.Min, false), step(a.Max, true)
+	a.Min, a.Max = step(a.Min, false), step(1.3*a.Max, true)
 	a.Scale, a.Tick.Marker = plot.LogScale{}, decades{}
 }
 
@@ -167,9 +173,9 @@ func (e *evaluation) intervalPlot(section string, value func(result) float64, ti
 	one.Color, one.Dashes = colours[none], []vg.Length{vg.Points(4), vg.Points(3)}
 	p.Add(one)
 	p.Legend.Add(labels[none], one)
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks(xs, "")
+	places(p, xs)
 	p.Y.Min = min(p.Y.Min, 0.9)
-	p.Y.Max += 0.05 * (p.Y.Max - p.Y.Min)
+	headroom(p)
 	return e.save(p, name)
 }
 
@@ -191,12 +197,13 @@ func (e *evaluation) xPlot(section string, value func(result) float64, title, x,
 			return err
 		}
 	}
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks(xs, "")
+	places(p, xs)
 	if section == "state" {
 		logarithmic(&p.Y)
 		p.Y.Label.Text += " (logarithmic)"
 	} else {
 		p.Y.Min = 0
+		headroom(p)
 	}
 	return e.save(p, name)
 }
@@ -233,6 +240,7 @@ func (e *evaluation) latencyPlot() error {
 		}
 	}
 	p.X.Tick.Marker = marks
+	p.X.Min, p.X.Max = -0.3, float64(len(shares))-0.7
 	logarithmic(&p.Y)
 	p.Legend.Left = true
 	return e.save(p, "latency")
@@ -266,5 +274,6 @@ func (e *evaluation) crashPlot() error {
 		p.Legend.Add(name, line)
 	}
 	p.Y.Min = 0
+	headroom(p)
 	return e.save(p, "crash")
 }

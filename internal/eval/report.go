@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -147,7 +149,10 @@ func (e *evaluation) kinds(section string) (out []result) {
 		if a.arm != b.arm {
 			return slices.Index(arms, a.arm) - slices.Index(arms, b.arm)
 		}
-		return int(b.x - a.x)
+		if section == "interval" || section == "changed" || section == "latency" {
+			return int(b.x - a.x) // as in the paper, the longest first
+		}
+		return int(a.x - b.x)
 	})
 	return out
 }

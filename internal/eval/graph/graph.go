@@ -71,7 +71,7 @@ func (j Job) YAML() string {
 		fmt.Fprintf(&b, "  %s: {wasm: %s, from: %s, key_by: key, parallelism: %d, on: {role: worker}, limits: {memory: 1GiB, time: 1m},\n", name, Module, from, j.Agents*j.Parallel)
 		memory, hot := 0, 0
 		if i == 1 {
-			memory, hot = j.Memory/(j.Agents*j.Parallel), j.Hot/(j.Agents*j.Parallel)
+			memory, hot = j.Memory<<10/(j.Agents*j.Parallel), j.Hot<<10/(j.Agents*j.Parallel)
 		}
 		fmt.Fprintf(&b, "    config: {step: aggregate, slots: \"%d\", memory: \"%d\", hot: \"%d\", emit: \"%d\"}}\n", j.slots(), memory, hot, emit)
 		if name != Last {

@@ -35,12 +35,12 @@ func start(c weir.Config) error {
 		}
 		return uint64(n)
 	}
-	salt, hot, emit = number("salt", 0), number("hot", 0)<<20, number("emit", 1) != 0
+	salt, hot, emit = number("salt", 0), number("hot", 0)<<10, number("emit", 1) != 0
 	if !aggregate {
 		return nil
 	}
 	table = make([]slot, number("slots", 1<<16))
-	room = make([]byte, number("memory", 0)<<20)
+	room = make([]byte, number("memory", 0)<<10)
 	for i := 0; i < len(room); i += 512 {
 		room[i] = byte(mix(uint64(i)+1)) | 1
 	}

@@ -3,7 +3,7 @@
  *
  * salt:    decides the new keys of map
  * slots:   of the aggregate's table, a power of two above the number of keys
- * memory:  MiB that aggregate fills, as state that it has; a record changes one page of the first `hot` MiB
+ * memory:  KiB that aggregate fills, as state that it has; a record changes one page of the first `hot` KiB
  * emit:    0: aggregate passes nothing on */
 #include "weir.h"
 
@@ -57,8 +57,8 @@ static int init(void) {
     if (!aggregate) return 0;
     table = pages(slots * sizeof(slot));
     if (memory > 0) {
-        room = pages(memory << 20);
-        for (int64_t i = 0; i < memory << 20; i += 512) *(uint64_t *)(room + i) = mix(i + 1);
+        room = pages(memory << 10);
+        for (int64_t i = 0; i < memory << 10; i += 512) *(uint64_t *)(room + i) = mix(i + 1);
     }
     return 0;
 }
@@ -81,7 +81,7 @@ static int process(const weir_record *r) {
     table[i].key = h;
     table[i].count++;
     table[i].sum += number(r->value);
-    if (hot > 0) ++*(uint64_t *)(room + (table[i].count * 4096 + (h & 0xffff) * 4096) % (hot << 20));
+    if (hot > 0) ++*(uint64_t *)(room + (table[i].count * 4096 + (h & 0xffff) * 4096) % (hot << 10));
     if (emit) weir_emit(WEIR_OUT, r->key, r->time, r->value);
     return 0;
 }
