@@ -7,7 +7,6 @@ import (
 
 // TestLoopRules wants that each rule of loops is needed: a seed that passes fails without it.
 func TestLoopRules(t *testing.T) {
-	crowded := func(p *profile) { p.window, p.padding, p.messages, p.batch, p.poison = 1, 90_000, 40, 8, 0 }
 	busy := func(p *profile) { busy(p); p.pace = 40 * time.Millisecond }
 	for _, c := range []struct {
 		name   string

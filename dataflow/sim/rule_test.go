@@ -71,6 +71,22 @@ func failing(p *profile) {
 	p.persist, p.checkpoints.TimeoutMs = 300*time.Millisecond, 200
 }
 
+// ending is a profile in which inputs end while barriers are on their way.
+func ending(p *profile) {
+	busy(p)
+	p.messages, p.ends, p.storm = 15, true, 2*time.Second
+}
+
+// crowded is a profile in which four records fill what a loop may hold.
+func crowded(p *profile) {
+	p.window, p.padding, p.messages, p.batch, p.poison = 1, 90_000, 40, 8, 0
+}
+
+// profiles by name, for -sim.profile.
+var profiles = map[string]func(*profile){
+	"busy": busy, "narrow": narrow, "detaching": detaching, "failing": failing, "ending": ending, "crowded": crowded,
+}
+
 var ruleCases = []ruleCase{
 	{"output-rule", rules{handOverUnsynced: true}, "merge", []string{"power"}, busy},
 	{"output-rule-local", rules{handOverUnsynced: true}, "local", []string{"power"}, busy},

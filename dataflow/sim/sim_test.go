@@ -3,6 +3,8 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,8 @@ var (
 	flagStride = flag.Int("sim.stride", 23, "TestEveryStep strikes after every so manieth event")
 	flagTopo   = flag.String("sim.topo", "", "run this topology only")
 	flagFaults = flag.String("sim.faults", "", "kinds of faults, with commas between; empty: all")
+	flagWorld  = flag.String("sim.profile", "", "a profile by name: "+strings.Join(slices.Sorted(maps.Keys(profiles)), ", "))
+	flagStop   = flag.Bool("sim.stop", false, "end at the first seed that fails")
 )
 
 // options say how a run differs from the usual.
@@ -30,6 +34,12 @@ func optionsOfFlags() options {
 	var o options
 	if *flagFaults != "" {
 		o.faults = strings.Split(*flagFaults, ",")
+	}
+	if *flagWorld != "" {
+		o.adjust = profiles[*flagWorld]
+		if o.adjust == nil {
+			panic("no profile " + *flagWorld)
+		}
 	}
 	for _, c := range ruleCases {
 		if c.name == *flagRule {
@@ -146,8 +156,8 @@ func TestSeeds(t *testing.T) {
 	if *flagSeed != 0 {
 		return
 	}
-	for _, topo := range topologies {
-		if *flagTopo != "" && topo.name != *flagTopo {
+	for _, topo := range slices.Concat(topologies, specialTopologies) {
+		if *flagTopo == "" && slices.Contains(specialTopologies, topo) || *flagTopo != "" && topo.name != *flagTopo {
 			continue
 		}
 		t.Run(topo.name, func(t *testing.T) {
@@ -160,7 +170,13 @@ func TestSeeds(t *testing.T) {
 					if *flagFaults != "" {
 						more = " -sim.faults=" + *flagFaults
 					}
+					if *flagWorld != "" {
+						more += " -sim.profile=" + *flagWorld
+					}
 					t.Errorf("seed %d: %v\nreplay: %s", seed, err, replay(topo.name, seed, more))
+					if *flagStop {
+						return
+					}
 				}
 				events += w.count
 				for what, n := range w.chaos.counts {

@@ -42,8 +42,11 @@ var burst = func() *topology {
 	return tp
 }()
 
+// specialTopologies are run when they are named only.
+var specialTopologies = []*topology{burst}
+
 func topologyOf(name string) *topology {
-	for _, t := range topologies {
+	for _, t := range slices.Concat(topologies, specialTopologies) {
 		if t.name == name {
 			return t
 		}

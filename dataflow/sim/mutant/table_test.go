@@ -1,0 +1,176 @@
+//go:build mutants
+
+package mutant
+
+var mutants = []mutant{
+	// The aligner.
+	{
+		name: "an ended channel is waited for", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=ending",
+		old: "return !a.ended[in.ID] && !a.detached[in.Agent]", new: "return !a.detached[in.Agent]",
+	},
+	{
+		name: "an end completes no alignment", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=ending",
+		old: "		a.ended[ev.Channel] = true\n		a.stopWaiting(&fx, ev.Channel)", new: "		a.ended[ev.Channel] = true",
+	},
+	{
+		name: "a newer barrier on an open channel is ignored", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "	if a.pending != 0 {\n		fx.Superseded = true\n		a.giveUp(fx)\n	}\n	a.pending = n",
+		new: "	if a.pending != 0 {\n		fx.Ignored = true\n		return false\n	}\n	a.pending = n",
+	},
+	{
+		name: "a channel that has delivered is not blocked", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "return a.mode == ExactlyOnce && a.delivered[ch]", new: "return false",
+	},
+	{
+		name: "back edges are aligned like others", file: "abs/aligner.go", topo: "loop", args: "-sim.profile=busy",
+		old: "	if a.inputs[ev.Channel].Back {\n		a.barrierRound(ev, fx)\n		return\n	}\n", new: "",
+	},
+	{
+		name: "the loop log ends with the first barrier that comes round", file: "abs/aligner.go", topo: "side", args: "-sim.profile=busy",
+		old: "	delete(a.logWaiting, ev.Channel)\n	a.stopLogIfRound(fx)", new: "	clear(a.logWaiting)\n	a.stopLogIfRound(fx)",
+	},
+	{
+		name: "a detached agent is still waited for", file: "abs/aligner.go", topo: "device", args: "-sim.profile=detaching",
+		old: "	a.stopWaiting(fx, of...)\n}", new: "	_ = of\n}",
+	},
+	{
+		name: "tasks are not told of an abort", file: "abs/record.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "	case r.over():\n		if open && r.Epoch != 0 {", new: "	case r.over():\n		if open && r.Epoch != 0 && false {",
+	},
+	{
+		name: "tasks are not told who is attached again", file: "abs/record.go", topo: "device", args: "-sim.profile=detaching",
+		old: "		case !out && a.detached[agent]:", new: "		case !out && a.detached[agent] && false:",
+	},
+
+	// The coordinator.
+	{
+		name: "an epoch starts while another runs", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "			return c.drive(v)", new: "			if w := c.drive(v); w != nil || c.now-c.startedAt < c.cfg.IntervalMs || c.needsInitial() {\n				return w\n			}\n			return c.start()",
+	},
+	{
+		name: "any agent can be detached", file: "abs/decide.go", topo: "chain", args: "-sim.profile=detaching",
+		old: "if !ok || !c.plan.Gateway(agent) {", new: "if !ok {",
+	},
+	{
+		name: "an agent is attached before its backlog is drained", file: "abs/coordinator.go", topo: "device", args: "-sim.profile=detaching",
+		old: "	case AgentBack:\n		delete(c.gone, n.Agent)\n", new: "	case AgentBack:\n		delete(c.gone, n.Agent)\n		if c.detached[n.Agent] {\n			c.returning[n.Agent] = true\n		}\n",
+	},
+	{
+		name: "parts of agents whose barrier was not awaited are used", file: "abs/decide.go", topo: "device", args: "-sim.profile=detaching",
+		old: "		c.keepUnaligned(r, kept)\n", new: "",
+	},
+	{
+		name: "late acknowledgements count", file: "abs/coordinator.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "	if !c.expects(a.Epoch) {\n		return\n	}\n", new: "	a.Epoch = max(a.Epoch, c.newest)\n",
+	},
+	{
+		name: "the last acknowledgement holds", file: "abs/coordinator.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "	if first, answered := of[task.ID]; answered && (first.Failed == \"\" || !c.initial(a.Epoch)) {\n		return\n	}\n", new: "",
+	},
+	{
+		name: "a term does not take an epoch over before it drives it", file: "abs/decide.go", topo: "chain", args: "-sim.profile=busy -sim.faults=term,cut",
+		old: "	if r.Term != c.term {", new: "	if false {",
+	},
+	{
+		name: "a manifest need not have all parts", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "		if !slices.Contains(detached, t.Agent) && (!answered || a.Failed != \"\") {", new: "		if !slices.Contains(detached, t.Agent) && !answered {",
+	},
+
+	// What to restore.
+	{
+		name: "the part that was written last is restored", file: "abs/restore.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "return cmp.Or(cmp.Compare(a.Pos, b.Pos), cmp.Compare(a.Version, b.Version))", new: "return cmp.Compare(a.Version, b.Version)",
+	},
+	{
+		name: "a rewind begins at the newest part", file: "abs/restore.go", topo: "merge", args: "-sim.profile=busy -sim.faults=empty,tail",
+		old: "		if p.Cut.Sent[ch] >= n {", new: "		if p.Cut.Sent[ch] >= n && false {",
+	},
+
+	// The task.
+	{
+		name: "a snapshot holds what came after the cut", file: "dataflow/persist.go", topo: "merge", args: "-sim.profile=busy",
+		old: "	p.info.Version = t.version + 1\n", new: "	if late, err := t.chain.freeze(false); err == nil {\n		p.changes = append(p.changes, late...)\n	}\n	p.info.Version = t.version + 1\n",
+	},
+	{
+		name: "a snapshot is durable before the log is synced", file: "dataflow/persist.go", topo: "merge", args: "-sim.profile=busy -sim.faults=power",
+		old: "max(p.info.Pos, p.upto) > synced || ", new: "",
+	},
+	{
+		name: "a snapshot is durable before what was sent is in the stream", file: "dataflow/persist.go", topo: "shuffle", args: "-sim.profile=busy -sim.faults=kill",
+		old: " || !t.handedOver(p.report.Cut) {", new: " {",
+	},
+	{
+		name: "frames to tasks of the same agent leave before the log is synced", file: "dataflow/outlet.go", topo: "local", args: "-sim.profile=busy -sim.faults=power",
+		old: "	case f.cause > synced, f.last > o.reserved:", new: "	case f.last > o.reserved:",
+	},
+	{
+		name: "repeats take credit", file: "dataflow/outlet.go", topo: "diamond", args: "-sim.profile=narrow -sim.faults=power-all,site",
+		old: "f.kind == frame.Data && f.last > o.free && ", new: "f.kind == frame.Data && ",
+	},
+	{
+		name: "marks take credit", file: "dataflow/outlet.go", topo: "shuffle", args: "-sim.profile=narrow",
+		old: "!o.Back && f.kind == frame.Data && f.last > o.free", new: "!o.Back && f.last > o.free",
+	},
+	{
+		name: "a back edge takes credit", file: "dataflow/outlet.go", topo: "burst", args: "-sim.profile=crowded -sim.faults=none",
+		old: "	case !o.Back && f.kind == frame.Data", new: "	case f.kind == frame.Data",
+	},
+	{
+		name: "a back edge can be full", file: "dataflow/outlet.go", topo: "burst", args: "-sim.profile=crowded -sim.faults=none",
+		old: "return o.unsent > o.bounds.Unsent && !(o.Back && o.granted)", new: "return o.unsent > o.bounds.Unsent",
+	},
+	{
+		name: "a frame that the stream has refused is sent alone", file: "dataflow/outlet.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "	o.retryTick = tick + retryTicks\n", new: "	o.retryTick = tick + retryTicks\n	if o.sent > 1 {\n		return\n	}\n",
+	},
+	{
+		name: "a jump is processed over", file: "dataflow/inbox.go", topo: "merge", args: "-sim.profile=busy",
+		old: "	if first > c.tail {\n		in.missing(c)\n		return nil\n	}", new: "	if first > c.tail {\n		c.tail, c.tailSum = first, h.Before\n		if len(c.held) == 0 {\n			c.next, c.sum = first, h.Before\n		}\n	}",
+	},
+	{
+		name: "a repeated frame is not dropped", file: "dataflow/inbox.go", topo: "merge", args: "-sim.profile=busy",
+		old: "	if last < c.tail {\n		in.duplicates++", new: "	if last+1 < c.tail {\n		in.duplicates++",
+	},
+	{
+		name: "a task that rewinds gives up its inputs", file: "dataflow/status.go", topo: "shuffle", args: "-sim.profile=busy",
+		old: "			if t.follow != nil && c.next <= consumed[c.ID] {", new: "			if false {",
+	},
+	{
+		name: "a record is given up without an entry", file: "dataflow/recover.go", topo: "merge", args: "-sim.profile=busy -sim.faults=kill,trap",
+		old: "	pos, err := t.env.Log.Append(EntryGiveUp, g.encode())\n	if err != nil {\n		return err\n	}\n", new: "	pos := t.env.Log.Last()\n",
+	},
+	{
+		name: "outputs do not wait for the entry that gives a record up", file: "dataflow/recover.go", topo: "merge", args: "-sim.profile=busy -sim.faults=power,trap",
+		old: "	return min(synced, u.from-1)", new: "	return synced",
+	},
+	{
+		name: "the loop log is processed first, whatever the order was", file: "dataflow/recover.go", topo: "loop", args: "-sim.profile=busy -sim.faults=kill",
+		old: "	t.follow, err = t.env.Log.Follow(pos)\n	return err", new: `	if t.follow, err = t.env.Log.Follow(pos); err != nil {
+		return err
+	}
+	for _, c := range t.inbox.chans {
+		for len(c.loop) > 0 && len(c.held) > 0 {
+			if err := t.consume(pos, c, orderEntry{t.stamp, c.Index, c.next, c.held[0].count}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil`,
+	},
+	{
+		name: "a restored head does not get its loop log", file: "dataflow/recover.go", topo: "loop", args: "-sim.profile=busy -sim.faults=site",
+		old: "	if err := t.loadLoop(state); err != nil {\n		return err\n	}\n", new: "",
+	},
+	{
+		name: "a gap on a back edge is not refilled from a loop log", file: "dataflow/task.go", topo: "loop", args: "-sim.profile=busy",
+		old: "		if err := t.refill(c); err != nil || !c.has(e.count) {", new: "		if !c.has(e.count) {",
+	},
+	{
+		name: "an epoch that keeps a full loop from moving is not given up", file: "dataflow/loop.go", topo: "burst", args: "-sim.profile=crowded",
+		old: "if t.stuck++; t.stuck == loopStuckTicks {", new: "if t.stuck++; false {",
+	},
+	{
+		name: "what is in a loop is not bounded", file: "dataflow/loop.go", topo: "burst", args: "-sim.profile=crowded",
+		old: "	return t.backlogged()\n}\n\n// backlogged", new: "	return false\n}\n\n// backlogged",
+	},
+}
