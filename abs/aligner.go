@@ -102,7 +102,7 @@ type State struct {
 	Finished   Epoch       `json:"finished,omitempty"`    // highest epoch that is over for this task: frozen or given up
 	Pending    Epoch       `json:"pending,omitempty"`     // epoch being aligned, 0: none
 	Waiting    []ChannelID `json:"waiting,omitempty"`     // forward channels that Pending waits for
-	Delivered  []ChannelID `json:"delivered,omitempty"`   // forward channels that have delivered Pending; blocked if exactly once
+	Delivered  []ChannelID `json:"delivered,omitempty"`   // channels that have delivered Pending; blocked if exactly once
 	Ended      []ChannelID `json:"ended,omitempty"`       // channels that have ended
 	Detached   []string    `json:"detached,omitempty"`    // agents that are not waited for
 	Members    Epoch       `json:"members,omitempty"`     // highest epoch whose record set Detached
@@ -185,11 +185,6 @@ func (a *Aligner) consistent() error {
 	for ch := range a.waiting {
 		if a.delivered[ch] || a.inputs[ch].Back {
 			return fmt.Errorf("channel %q cannot be waited for", ch)
-		}
-	}
-	for ch := range a.delivered {
-		if a.inputs[ch].Back {
-			return fmt.Errorf("back edge %q cannot be blocked", ch)
 		}
 	}
 	for ch := range a.logWaiting {
@@ -284,6 +279,10 @@ func (a *Aligner) barrier(ev Event, fx *Effects) {
 		a.barrierRound(ev, fx)
 		return
 	}
+	a.deliver(ev, fx)
+}
+
+func (a *Aligner) deliver(ev Event, fx *Effects) {
 	if !a.open(ev.Epoch, fx) {
 		return
 	}
@@ -296,8 +295,14 @@ func (a *Aligner) barrier(ev Event, fx *Effects) {
 	a.freezeIfAligned(fx)
 }
 
-// barrierRound takes a barrier that has gone round a loop.
+// barrierRound takes a barrier from a back edge. As a rule it has gone round the loop. Where a loop has
+// several heads, another one may have frozen first, and its barrier comes before this head's own: what lies
+// behind it belongs behind this head's cut, too, and must wait; nothing is left to log of that edge.
 func (a *Aligner) barrierRound(ev Event, fx *Effects) {
+	if ev.Epoch > a.finished {
+		a.deliver(ev, fx)
+		return
+	}
 	if ev.Epoch != a.logging || !a.logWaiting[ev.Channel] {
 		fx.Ignored = true
 		return
@@ -391,25 +396,22 @@ func (a *Aligner) freezeIfAligned(fx *Effects) {
 	n := a.pending
 	fx.Freeze, fx.Aligned = n, a.aligned()
 	a.finished, a.pending = n, 0
-	clear(a.delivered)
 	a.dropLog(n, fx) // of an older epoch: it was over before this one started
 	a.startLog(n, fx)
+	clear(a.delivered)
 }
 
 // aligned lists the forward channels that have delivered the pending epoch or have ended.
 func (a *Aligner) aligned() []ChannelID {
 	of := maps.Clone(a.delivered)
-	for id := range a.ended {
-		if !a.inputs[id].Back {
-			of[id] = true
-		}
-	}
+	maps.Copy(of, a.ended)
+	maps.DeleteFunc(of, func(id ChannelID, _ bool) bool { return a.inputs[id].Back })
 	return sorted(of)
 }
 
 func (a *Aligner) startLog(n Epoch, fx *Effects) {
 	for id, in := range a.inputs {
-		if in.Back && a.waitedFor(in) {
+		if in.Back && a.waitedFor(in) && !a.delivered[id] {
 			a.logWaiting[id] = true
 		}
 	}

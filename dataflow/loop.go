@@ -352,9 +352,10 @@ func (o *outlet) overrun() error {
 
 // unstick gives up an epoch whose alignment stands in the way of a full loop: the task waits for a
 // barrier from outside, takes nothing from outside because the loop is full, and the loop cannot become
-// emptier because the channel by which its head would go on is blocked for the epoch.
+// emptier because the channel by which its head would go on, or one by which it comes back, is blocked for
+// the epoch.
 func (t *Task) unstick() {
-	if t.aligner.Pending() == 0 || t.replaying || !t.backlogged() || !t.blocksLoop() {
+	if t.aligner.Pending() == 0 || t.replaying || !t.crowded() || !t.blocksLoop() {
 		t.stuck = 0
 		return
 	}
