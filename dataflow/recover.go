@@ -605,14 +605,14 @@ type deadLetter struct {
 }
 
 // setAside takes a record that is given up, again in every replay: the process may have ended before
-// it was kept.
+// it was kept. Its key names the log, since another one, after a loss, has the same positions.
 func (t *Task) setAside(pos abs.Position, index int, g givenUp, record []byte) {
 	t.unsure.add(pos, g.at)
 	if g.reason == "" {
 		return
 	}
 	t.dead = append(t.dead, deadLetter{
-		cause: pos, key: fmt.Sprintf("%d-%d", pos, index), record: append([]byte(nil), record...), reason: g.reason,
+		cause: pos, key: fmt.Sprintf("%x-%d-%d", t.env.Log.ID(), pos, index), record: append([]byte(nil), record...), reason: g.reason,
 	})
 }
 

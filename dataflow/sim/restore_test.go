@@ -55,9 +55,9 @@ func (w *world) restoreTask(c *checkpoint, t *plannedTask) {
 		}
 	}
 	for key, rec := range old.dead {
-		var pos abs.Position
+		var log, pos abs.Position
 		place, mine := strings.CutPrefix(key, t.name()+" ")
-		if _, err := fmt.Sscanf(place, "%d-", &pos); mine && err == nil && pos <= part.info.Pos {
+		if _, err := fmt.Sscanf(place, "%x-%d-", &log, &pos); mine && err == nil && pos <= part.info.Pos {
 			d.dead[key] = rec
 		}
 	}
