@@ -270,8 +270,15 @@ func (p *process) epoch(rec abs.EpochRecord) {
 		r.epoch(rec)
 		r.answer(rec)
 	}
-	if rec.Counts(p.w.profile.checkpoints.Replicate) {
+	if rec.Counts(p.w.profile.checkpoints.Replicate) || p.w.rules.truncateCommitted && rec.Manifest() {
 		p.count(rec)
+	}
+	if p.w.rules.releaseCommitted && rec.Manifest() {
+		for _, r := range p.runners {
+			if part, ok := rec.Parts[r.t.id]; ok && r.run != nil {
+				r.run.task.Counted(part.Pos)
+			}
+		}
 	}
 }
 
@@ -302,7 +309,7 @@ func (p *process) count(rec abs.EpochRecord) {
 	}
 	p.counted = max(p.counted, rec.Epoch)
 	for _, r := range p.runners {
-		if part, ok := rec.Parts[r.t.id]; ok {
+		if part, ok := rec.Parts[r.t.id]; ok && part.Generation == p.w.gen && rec.Generation == p.w.gen {
 			p.after(p.w.some(time.Millisecond), func() { r.truncate(part) })
 		}
 	}
@@ -425,7 +432,7 @@ func (r *runner) start() {
 	if err != nil {
 		r.p.w.fail("%v", err)
 	}
-	if r.run == nil && (len(parts) > 0 || r.floored) {
+	if r.run == nil && (r.floored || slices.ContainsFunc(parts, func(p dataflow.PartInfo) bool { return p.Generation == r.p.w.gen })) {
 		r.p.after(r.p.w.some(5*time.Millisecond), r.launch)
 	}
 }
@@ -440,6 +447,10 @@ func (r *runner) launch() {
 		Log: r.log, Store: store{r.p.a.disk}, Operators: operators{w}, Dead: deadLetters{r.p.a.disk},
 		Observer: run, Save: r.p.save, Clock: r.p.clock, Stopwatch: func() time.Duration { return w.now },
 		Floor: r.floor, Go: r.commit, Bounds: w.profile.bounds,
+	}
+	if w.next != nil {
+		base := w.next.base[r.t]
+		env.Base, env.BaseHere = &base, !w.replaced(r.t)
 	}
 	if len(r.t.in) > 0 {
 		run.in = &input{run: run, s: w.streams[r.t.id], tails: map[int]tail{}}
@@ -456,8 +467,11 @@ func (r *runner) launch() {
 		run.sink = newSink(run)
 		env.Sinks = []dataflow.Sink{run.sink}
 	}
-	run.task = dataflow.NewTask(r.t.spec(w.profile.dedupe, w.rules), env)
+	run.task = dataflow.NewTask(r.t.spec(w), env)
 	r.run = run
+	if w.profile.holds {
+		run.task.Counted(r.countedPart())
+	}
 	for _, rec := range r.records {
 		run.task.Record(w.rules.told(r, rec))
 	}
@@ -506,13 +520,13 @@ func (r *runner) feed() {
 }
 
 func (r *runner) epoch(rec abs.EpochRecord) {
-	if rec.Initial && !r.floored {
+	if rec.Initial && rec.Generation == r.p.w.gen && !r.floored {
 		r.floor, r.floored = rec.Epoch, true
 		if r.p.a.proc == r.p && len(r.p.runners) > 0 {
 			r.start()
 		}
 	}
-	if rec.Manifest() && !r.committed {
+	if rec.Manifest() && rec.Generation == r.p.w.gen && !r.committed {
 		r.committed = true
 		close(r.commit)
 		r.feed()
@@ -535,6 +549,16 @@ func (r *runner) epoch(rec abs.EpochRecord) {
 		r.run.task.Record(r.p.w.rules.told(r, rec))
 		r.run.wake()
 	}
+}
+
+// countedPart is the position of the task's part in the newest checkpoint known to count.
+func (r *runner) countedPart() (pos abs.Position) {
+	for _, rec := range r.p.epochs {
+		if part, ok := rec.Parts[r.t.id]; ok && rec.Generation == r.p.w.gen && rec.Counts(r.p.w.profile.checkpoints.Replicate) {
+			pos = max(pos, part.Pos)
+		}
+	}
+	return pos
 }
 
 // answer gives what a record asks for and is there: the first answer may have been lost.
@@ -601,6 +625,11 @@ func ackOf(rep dataflow.PartReport) abs.Ack {
 
 // truncate gives up what lies before a part that counts.
 func (r *runner) truncate(part abs.Part) {
+	r.p.w.oracle.givenUp(r.t, part)
+	if r.p.w.profile.holds && r.run != nil {
+		r.run.task.Counted(part.Pos)
+		r.run.wake()
+	}
 	if err := r.log.Truncate(part.Pos); err != nil {
 		r.p.w.fail("%v", err)
 	}
@@ -740,7 +769,7 @@ func (r *taskRun) PartDurable(rep dataflow.PartReport) {
 // PartSkipped implements [dataflow.Observer].
 func (r *taskRun) PartSkipped(epoch abs.Epoch, reason string) {
 	r.w().chaos.count("part skipped")
-	r.r.p.ack(abs.Ack{Task: r.r.t.id, Epoch: epoch, Generation: generation, Failed: reason})
+	r.r.p.ack(abs.Ack{Task: r.r.t.id, Epoch: epoch, Generation: r.w().gen, Failed: reason})
 }
 
 // Recovered implements [dataflow.Observer].

@@ -184,7 +184,7 @@ func (w *world) newTerm() {
 	}
 	w.trace("term %d begins on %s", l.term, host.name)
 	var err error
-	if l.coord, err = abs.NewCoordinator(w.profile.checkpoints, w.topo.plan(), l.term, w.kv.recovered()); err != nil {
+	if l.coord, err = abs.NewCoordinator(w.profile.checkpoints, w.topo.plan(w.gen), l.term, w.kv.recovered()); err != nil {
 		w.fail("%v", err)
 	}
 	w.leaders = append(w.leaders, l)

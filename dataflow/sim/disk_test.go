@@ -20,6 +20,7 @@ var errTruncated = errors.New("entries have been truncated")
 type disk struct {
 	w      *world
 	agent  string
+	id     uint64 // of the log
 	last   abs.Position
 	synced abs.Position
 	logs   map[string]*taskLog
@@ -33,7 +34,7 @@ type disk struct {
 
 func newDisk(w *world, agent string) *disk {
 	return &disk{
-		w: w, agent: agent, logs: map[string]*taskLog{}, parts: map[string]*partList{},
+		w: w, agent: agent, id: 1, logs: map[string]*taskLog{}, parts: map[string]*partList{},
 		copies: map[abs.Epoch]abs.EpochRecord{}, dead: map[string][]byte{},
 	}
 }
@@ -79,7 +80,7 @@ func (l *taskLog) Synced() abs.Position {
 	return l.d.synced
 }
 
-func (l *taskLog) ID() uint64 { return 1 }
+func (l *taskLog) ID() uint64 { return l.d.id }
 
 func (l *taskLog) Last() abs.Position { return l.d.last }
 

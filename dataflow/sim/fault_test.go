@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 )
 
@@ -32,6 +33,12 @@ var faults = []fault{
 	{"task", 3, (*chaos).failTask},
 }
 
+// namedFaults strike when they are named only.
+var namedFaults = []fault{
+	{"abort", 1, (*chaos).abort},
+	{"gateway", 1, (*chaos).cutGateway},
+}
+
 var errDisk = errors.New("the disk does not take it")
 
 // chaos is what goes wrong, and what has.
@@ -49,8 +56,8 @@ type chaos struct {
 
 func newChaos(w *world, opt options) *chaos {
 	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
-	for _, f := range faults {
-		if len(opt.faults) == 0 || slices.Contains(opt.faults, f.name) {
+	for _, f := range slices.Concat(faults, namedFaults) {
+		if len(opt.faults) == 0 && !isNamed(f) || slices.Contains(opt.faults, f.name) {
 			c.table = append(c.table, f)
 			c.total += f.weight
 		}
@@ -200,8 +207,40 @@ func (c *chaos) loseSite() bool {
 	return true
 }
 
-func (c *chaos) cutOff() bool {
+func isNamed(f fault) bool {
+	return slices.ContainsFunc(namedFaults, func(n fault) bool { return n.name == f.name })
+}
+
+// aborted is why a task gives an epoch up that a fault wants to be given up.
+const aborted = "a fault wants it"
+
+// abort lets the running epoch be given up.
+func (c *chaos) abort() bool {
+	epochs := c.w.kv.epochs()
+	if len(epochs) == 0 {
+		return false
+	}
+	v, _ := c.w.kv.record(epochs[len(epochs)-1])
+	if v.Record.State != abs.Started || v.Record.Initial {
+		return false
+	}
+	t := c.anyTask()
+	if _, answered := c.w.kv.acks[ackID{v.Record.Epoch, t.id}]; answered {
+		return false
+	}
+	c.w.kv.putAck(abs.Ack{Task: t.id, Epoch: v.Record.Epoch, Generation: c.w.gen, Failed: aborted})
+	return true
+}
+
+// cutGateway cuts an agent off that can be detached.
+func (c *chaos) cutGateway() bool {
 	a := c.anyAgent()
+	return c.w.topo.plan(c.w.gen).Gateway(a.name) && c.cutAgent(a)
+}
+
+func (c *chaos) cutOff() bool { return c.cutAgent(c.anyAgent()) }
+
+func (c *chaos) cutAgent(a *agent) bool {
 	if a.cut {
 		return false
 	}

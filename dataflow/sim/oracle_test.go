@@ -23,6 +23,10 @@ type oracle struct {
 	mark    abs.Epoch   // newest epoch when all was delivered
 	marked  bool
 	why     string // it is not over
+
+	keepsFrames bool
+	frames      []stored           // all that were sent, if they are kept
+	releases    map[string]abs.Seq // how far sinks that commit with checkpoints may have handed over
 }
 
 // settling is for how long after its own restoration a task may be asked for what its receiver is about
@@ -38,7 +42,7 @@ type checkpoint struct {
 }
 
 func newOracle(w *world) *oracle {
-	return &oracle{w: w, items: map[int][]uint64{}, grant: map[*taskRun]dataflow.Grant{}}
+	return &oracle{w: w, items: map[int][]uint64{}, grant: map[*taskRun]dataflow.Grant{}, releases: map[string]abs.Seq{}}
 }
 
 // sent: under equal numbers there are equal items, for ever.
@@ -46,6 +50,9 @@ func (o *oracle) sent(s *send) {
 	h, payload, err := frame.Decode(s.data)
 	if err != nil {
 		o.w.fail("channel %s: a malformed frame was sent: %v", s.c.id, err)
+	}
+	if o.keepsFrames {
+		o.frames = append(o.frames, stored{channel: s.c.index, data: s.data})
 	}
 	n := h.First
 	if h.Kind != frame.Data {
@@ -119,6 +126,16 @@ func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
 		o.w.fail("%v goes from %q to %q by term %d", r.Epoch, old.State, r.State, r.Term)
 	case existed && r.Term < old.Term:
 		o.w.fail("%v: term %d writes after term %d", r.Epoch, r.Term, old.Term)
+	case o.w.profile.steady && r.State == abs.Aborted && !o.w.topo.mayAbort(r.Reason):
+		o.w.fail("%v is aborted although nothing is broken: %s", r.Epoch, r.Reason)
+	}
+	for _, agent := range r.Detached {
+		if !o.w.topo.plan(o.w.gen).Gateway(agent) {
+			o.w.fail("%v does not wait for %s, which takes data from others", r.Epoch, agent)
+		}
+	}
+	if before, ok := o.w.kv.record(r.Epoch - 1); !existed && ok && before.Record.State == abs.Started {
+		o.w.fail("%v starts while the one before it runs", r.Epoch)
 	}
 	o.w.chaos.count("epoch " + string(r.State))
 	if len(r.Detached) > 0 && r.Manifest() {
@@ -130,11 +147,14 @@ func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
 	if r.Manifest() {
 		o.committed(r)
 	}
+	if r.Counts(o.w.profile.checkpoints.Replicate) {
+		o.released(r)
+	}
 }
 
 // committed: every part is on its disk, loads, and the numbers fit together.
 func (o *oracle) committed(r abs.EpochRecord) {
-	if err := abs.Check(o.w.topo.plan(), abs.ExactlyOnce, r.Parts); err != nil && !o.w.rules.trustNumbers {
+	if err := abs.Check(o.w.topo.plan(o.w.gen), abs.ExactlyOnce, r.Parts); err != nil && !o.w.rules.trustNumbers {
 		o.w.fail("%v is committed although %v", r.Epoch, err)
 	}
 	c := &checkpoint{record: through(r), parts: map[abs.TaskID]*savedPart{}, handed: map[string]abs.Seq{}, from: o.w}
@@ -186,11 +206,15 @@ func (o *oracle) finished() bool {
 
 // lacking says what has not been delivered yet.
 func (o *oracle) lacking() string {
-	if want := o.expected(); o.w.outside.items < want {
+	if o.w.next != nil {
+		if ids := o.missing(); len(ids) > 0 {
+			return fmt.Sprintf("records %v are not delivered", ids)
+		}
+	} else if want := o.expected(); o.w.outside.items < want {
 		return fmt.Sprintf("%d of %d items are delivered, missing %v", o.w.outside.items, want, o.missing())
 	}
 	for _, b := range o.w.brokers {
-		if n := b.acknowledged(); n < len(b.messages) && o.restore == nil {
+		if n := b.acknowledged(); n < len(b.messages) && (o.restore == nil || o.w.next != nil) {
 			return fmt.Sprintf("%d of %d messages of %s are acknowledged", n, len(b.messages), b.t.id)
 		}
 	}
@@ -201,7 +225,7 @@ func (o *oracle) lacking() string {
 func (o *oracle) missing() (ids []uint32) {
 	n := o.accounts()
 	for _, m := range o.w.outside.messages {
-		if n[m.id] != o.w.topo.copies(m) {
+		if n[m.id] != o.w.topo.copies(m) && !o.w.next.loses(m.id) {
 			ids = append(ids, m.id)
 		}
 	}
@@ -314,7 +338,7 @@ func (o *oracle) rests(p *process) bool {
 func (o *oracle) atEnd() {
 	n := o.accounts()
 	for _, m := range o.w.outside.messages {
-		if want := o.w.topo.copies(m); n[m.id] != want {
+		if want := o.w.topo.copies(m); n[m.id] > want || n[m.id] < want && !o.w.next.loses(m.id) {
 			o.w.fail("record %d of %s is accounted for %d times, not %d", m.id, m.from.id, n[m.id], want)
 		}
 	}

@@ -215,6 +215,9 @@ func (o *outside) take(it dataflow.SinkItem) {
 		of = map[abs.Seq][]byte{}
 		o.got[it.Channel] = of
 	}
+	if o.w.profile.holds && o.w.oracle.restore == nil && it.Number > o.w.oracle.releases[it.Channel] {
+		o.w.fail("%s: number %d is handed over, checkpoints that count hold those up to %d", it.Channel, it.Number, o.w.oracle.releases[it.Channel])
+	}
 	content := frame.AppendRecord(nil, it.Record)
 	if old, again := of[it.Number]; again {
 		o.w.chaos.count("sink item again")

@@ -32,6 +32,8 @@ type profile struct {
 
 	checkpoints abs.Config
 	goneAfter   time.Duration
+	holds       bool   // sinks commit with checkpoints
+	steady      bool   // nothing is broken that keeps an epoch from completing: none may be aborted for its time
 	laggard     string // an agent whose watch of the control plane is slow
 	storm       time.Duration
 	strikes     float64 // faults per event

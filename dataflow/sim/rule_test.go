@@ -33,6 +33,8 @@ type rules struct {
 	creditOnBackEdges bool // back edges take credit
 	forgetLoopLog     bool // what was in a loop at the cut is not restored
 	channelsAlone     bool // barriers come on channels only, not by control
+	truncateCommitted bool // log and older parts are given up for what is committed and not replicated
+	releaseCommitted  bool // likewise sinks that commit with checkpoints are let go
 	forgetOutbox      bool // a part says that sinks have handed over all that was made for them
 }
 
@@ -82,9 +84,31 @@ func crowded(p *profile) {
 	p.window, p.padding, p.messages, p.batch, p.poison = 1, 90_000, 40, 8, 0
 }
 
+// replicating is a profile in which checkpoints count when they are replicated, which takes time.
+func replicating(p *profile) {
+	busy(p)
+	p.checkpoints.Replicate, p.checkpoints.ReplicaTimeoutMs, p.persist = true, 100, 100*time.Millisecond
+}
+
+// holding is the same with sinks that commit with checkpoints.
+func holding(p *profile) {
+	replicating(p)
+	p.holds = true
+}
+
+// steady is a profile without losses, in which every epoch succeeds, soon or after a while.
+func steady(p *profile) {
+	busy(p)
+	p.messages, p.ends, p.poison, p.laggard = 30, true, 0, ""
+	p.grantLoss, p.ackLoss, p.writeLoss = 0, 0, 0
+	p.bounds, p.padding = dataflow.Bounds{Behind: p.bounds.Behind}, 20
+	p.persist, p.checkpoints.TimeoutMs, p.checkpoints.DetachAfterMs, p.goneAfter, p.steady = 5*time.Millisecond, 60_000, 50, 100*time.Millisecond, true
+}
+
 // profiles by name, for -sim.profile.
 var profiles = map[string]func(*profile){
 	"busy": busy, "narrow": narrow, "detaching": detaching, "failing": failing, "ending": ending, "crowded": crowded,
+	"replicating": replicating, "holding": holding, "steady": steady,
 }
 
 var ruleCases = []ruleCase{
@@ -99,6 +123,8 @@ var ruleCases = []ruleCase{
 	{"purge-subject", rules{purgeByPosition: true}, "shuffle", nil, busy},
 	{"relief", rules{keepConsumed: true}, "merge", []string{"save", "slow"}, failing},
 	{"truncate-counting", rules{truncateAtOnce: true}, "shuffle", []string{"empty", "tail"}, busy},
+	{"truncate-replicated", rules{truncateCommitted: true}, "shuffle", nil, replicating},
+	{"release-replicated", rules{releaseCommitted: true}, "shuffle", nil, holding},
 	{"durability", rules{ackBeforeStored: true}, "shuffle", []string{"kill"}, busy},
 	{"numbers", rules{trustNumbers: true}, "device", nil, detaching},
 	{"barrier-by-control", rules{channelsAlone: true}, "device", []string{"cut", "power"}, detaching},

@@ -11,11 +11,8 @@ import (
 	"github.com/weir-stream/weir/dataflow"
 )
 
-// jobName and generation are the same in all runs.
-const (
-	jobName    = "job"
-	generation = abs.Generation(1)
-)
+// jobName is the same in all runs.
+const jobName = "job"
 
 // topologies as text: tasks are name@agent, with a star a source, with an exclamation mark one that
 // has a sink. a>b is an edge, a>b,c one that is split by key, a^b a back edge.
@@ -193,8 +190,8 @@ func (t *plannedTask) paths() int {
 	return n
 }
 
-func (tp *topology) plan() abs.Plan {
-	p := abs.Plan{Generation: generation}
+func (tp *topology) plan(gen abs.Generation) abs.Plan {
+	p := abs.Plan{Generation: gen}
 	for _, t := range tp.tasks {
 		p.Tasks = append(p.Tasks, abs.PlannedTask{ID: t.id, Agent: t.agent, Source: t.source})
 	}
@@ -207,14 +204,14 @@ func (tp *topology) plan() abs.Plan {
 func (t *plannedTask) name() string { return jobName + "/" + string(t.id) }
 
 // spec is the task as it runs: one operator between its inputs and its outputs.
-func (t *plannedTask) spec(dedupe int, r rules) dataflow.TaskSpec {
-	s := dataflow.TaskSpec{Job: jobName, Generation: generation, ID: t.id, Agent: t.agent, Source: t.source}
+func (t *plannedTask) spec(w *world) dataflow.TaskSpec {
+	s := dataflow.TaskSpec{Job: jobName, Generation: w.gen, ID: t.id, Agent: t.agent, Source: t.source, CutAhead: w.profile.holds}
 	if t.source {
-		s.Entry, s.DedupeWindow = []dataflow.Target{{Kind: dataflow.ToOp}}, dedupe
+		s.Entry, s.DedupeWindow = []dataflow.Target{{Kind: dataflow.ToOp}}, w.profile.dedupe
 	}
 	for _, c := range t.in {
 		s.Inputs = append(s.Inputs, dataflow.InChannel{
-			Channel: dataflow.Channel{ID: c.id, Index: c.index}, Agent: c.from.agent, Incarnation: 1,
+			Channel: dataflow.Channel{ID: c.id, Index: c.index}, Agent: c.from.agent, Incarnation: w.incarnation(c), Anew: w.replaced(c.from),
 			To: dataflow.Target{Kind: dataflow.ToOp}, Back: c.back, Loop: c.loop,
 		})
 	}
@@ -224,7 +221,7 @@ func (t *plannedTask) spec(dedupe int, r rules) dataflow.TaskSpec {
 		var e dataflow.EdgeSpec
 		for _, c := range edge {
 			e.Channels = append(e.Channels, dataflow.OutChannel{
-				Channel: dataflow.Channel{ID: c.id, Index: c.index}, To: c.to.id, Incarnation: 1, Back: c.back && !r.creditOnBackEdges,
+				Channel: dataflow.Channel{ID: c.id, Index: c.index}, To: c.to.id, Incarnation: w.incarnation(c), Anew: w.replaced(c.from), Back: c.back && !w.rules.creditOnBackEdges,
 			})
 		}
 		if n := len(edge); n > 1 {
@@ -239,7 +236,7 @@ func (t *plannedTask) spec(dedupe int, r rules) dataflow.TaskSpec {
 		targets[output] = append(targets[output], dataflow.Target{Kind: dataflow.ToEdge, Index: i})
 	}
 	if t.sink {
-		s.Sinks = []dataflow.SinkSpec{{Name: "out", Channel: string(t.id) + ">out"}}
+		s.Sinks = []dataflow.SinkSpec{{Name: "out", Channel: string(t.id) + ">out", Checkpoint: w.profile.holds}}
 		targets[0] = append(targets[0], dataflow.Target{Kind: dataflow.ToSink})
 	}
 	s.Ops = []dataflow.OpSpec{{
@@ -255,4 +252,11 @@ func hashOf(parts ...[]byte) uint64 {
 		_, _ = h.Write(p) // never fails
 	}
 	return h.Sum64()
+}
+
+// mayAbort says whether an epoch may be given up for that reason in a steady world: because a fault wanted it,
+// or the one before did, or a gateway was away whose tasks are not all sources.
+func (tp *topology) mayAbort(reason string) bool {
+	fed := slices.ContainsFunc(tp.tasks, func(t *plannedTask) bool { return !t.source && tp.plan(1).Gateway(t.agent) })
+	return strings.HasSuffix(reason, aborted) || strings.HasSuffix(reason, "not durable yet") || fed && strings.HasPrefix(reason, "channel ")
 }

@@ -25,6 +25,8 @@ type world struct {
 	profile profile
 	topo    *topology
 	rules   rules
+	gen     abs.Generation
+	next    *successor // nil: no agent was replaced
 
 	now    time.Duration
 	events eventHeap
@@ -78,7 +80,7 @@ func (h *eventHeap) Pop() any {
 // newWorld builds the job on its agents. Nothing has happened yet.
 func newWorld(topo *topology, seed uint64, opt options) *world {
 	w := &world{
-		seed: seed, rng: rand.New(rand.NewPCG(seed, uint64(len(topo.name))<<32|uint64(topo.name[0]))), topo: topo, rules: opt.rules,
+		seed: seed, rng: rand.New(rand.NewPCG(seed, uint64(len(topo.name))<<32|uint64(topo.name[0]))), topo: topo, rules: opt.rules, gen: 1,
 		streams: map[abs.TaskID]*stream{}, grants: map[int]time.Duration{}, tracer: opt.trace,
 	}
 	w.profile = newProfile(w, opt)
@@ -113,9 +115,12 @@ func (w *world) run() (err error) {
 		w.after(w.some(time.Millisecond), a.boot)
 	}
 	for _, b := range w.brokers {
-		if w.oracle.restore == nil {
+		if w.oracle.restore == nil || w.replaced(b.t) {
 			b.produce()
 		}
+	}
+	if w.next != nil {
+		w.haunt(400)
 	}
 	w.after(w.some(50*time.Millisecond), w.elect)
 	w.after(0, w.chaos.watch)
