@@ -58,6 +58,7 @@ func busy(p *profile) {
 func narrow(p *profile) {
 	busy(p)
 	p.window, p.bounds, p.poison, p.batch, p.narrows = 0, dataflow.Bounds{}, 0, 1, true
+	p.streamFrames = 1 << 16 // what is under way must fit
 }
 
 // detaching is a profile in which gateways are away often, and soon not waited for.
