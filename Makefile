@@ -18,8 +18,10 @@ build:
 test:
 	$(GO) test ./...
 
+# The simulator has one goroutine at a time, so a few seeds of it are enough here.
 race:
-	$(GO) test -race ./...
+	$(GO) test -race -timeout 30m $$($(GO) list ./... | grep -v /dataflow/sim$$)
+	$(GO) test -race -timeout 30m ./dataflow/sim -run Seeds -sim.seeds=5
 
 fuzz:
 	.ci/fuzz $(FUZZTIME)

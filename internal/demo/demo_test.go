@@ -35,7 +35,7 @@ func TestDemo(t *testing.T) {
 	s := script{program: program(t), keep: true, sensors: 60, every: 250 * time.Millisecond, stream: 1500 * time.Millisecond, down: 300 * time.Millisecond}
 	ended := make(chan error, 1)
 	go func() { ended <- play(ctx, s, out) }()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(5 * time.Minute)
 	next := func(pattern string) string {
 		t.Helper()
 		re := regexp.MustCompile(pattern)

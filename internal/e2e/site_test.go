@@ -28,10 +28,10 @@ import (
 
 // Limits of the tests' patience, for slow machines.
 const (
-	startPatience   = 60 * time.Second
-	commandPatience = 90 * time.Second
+	startPatience   = 5 * time.Minute
+	commandPatience = 5 * time.Minute
 	// stuckAfter without any progress, what is missing will not come any more.
-	stuckAfter = 45 * time.Second
+	stuckAfter = 2 * time.Minute
 	// quietFor is how long nothing new must have come before the verdict.
 	quietFor  = 2 * time.Second
 	lookEvery = 50 * time.Millisecond
