@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/fleet"
+	"github.com/weir-stream/weir/internal/trial"
 )
 
 // chaos is how much happens to an agent, its broker and their connections while messages pass.
@@ -76,14 +77,14 @@ func TestMQTTChaos(t *testing.T) {
 			t.Fatalf("subscribe: %v\n%s", err, out)
 		}
 	}
-	s.sendAll(senders, func(of *sender) int { return c.queued / sendersPerQoS })()
+	s.sendAll(senders, func(of *trial.Sender) int { return c.queued / sendersPerQoS })()
 	s.must(s.within(startPatience, s.fleet.Start))
 	file := filepath.Join(s.dir, "chaos.yaml")
-	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(chaosJob, "PROXY", proxy.addr())), 0o600))
+	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(chaosJob, "PROXY", proxy.Addr())), 0o600))
 	s.cli("job", "apply", file)
 
-	sent := s.sendAll(senders, func(of *sender) int {
-		if of.qos == 1 {
+	sent := s.sendAll(senders, func(of *trial.Sender) int {
+		if of.QoS == 1 {
 			return (c.qos1 - c.queued) / sendersPerQoS
 		}
 		return (c.qos2 - c.queued) / sendersPerQoS
@@ -115,7 +116,7 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 	proxy := newProxy(t, s.broker)
 	s.must(s.within(startPatience, s.fleet.Start))
 	file := filepath.Join(s.dir, "chaos.yaml")
-	text := strings.NewReplacer("PROXY", proxy.addr(), "keep_alive: 2s}", "keep_alive: 2s}\n    on: {role: gateway}\n    id: {json: id, window: 100000}").Replace(chaosJob)
+	text := strings.NewReplacer("PROXY", proxy.Addr(), "keep_alive: 2s}", "keep_alive: 2s}\n    on: {role: gateway}\n    id: {json: id, window: 100000}").Replace(chaosJob)
 	s.must(os.WriteFile(file, []byte(text), 0o600))
 	s.until(startPatience, "both agents to be up", func(ctx context.Context) bool {
 		list, err := s.hub.Client().Agents(ctx)
@@ -123,8 +124,8 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 	})
 	s.cli("job", "apply", file)
 	senders := s.senders(c)
-	sent := s.sendAll(senders, func(of *sender) int {
-		if of.qos == 1 {
+	sent := s.sendAll(senders, func(of *trial.Sender) int {
+		if of.QoS == 1 {
 			return c.qos1 / sendersPerQoS
 		}
 		return c.qos2 / sendersPerQoS
@@ -172,24 +173,31 @@ func (s *site) judgeFiles(c chaos, of *fleet.Agent, proxy *proxy) *came {
 const sendersPerQoS = 2
 
 // senders make their part of the messages in about the time that the events take.
-func (s *site) senders(c chaos) []*sender {
+func (s *site) senders(c chaos) []*trial.Sender {
 	takes := c.pause.Seconds() / 2 * float64(c.kills+c.brokers+c.cuts)
-	var out []*sender
+	var out []*trial.Sender
 	for i := range sendersPerQoS {
 		rate := func(n int) int { return max(1, int(float64(n)/sendersPerQoS/takes)) }
 		out = append(out,
-			&sender{name: fmt.Sprintf("a%d", i), topic: fmt.Sprintf("one/%d", i), broker: s.broker, qos: 1, rate: rate(c.qos1)},
-			&sender{name: fmt.Sprintf("b%d", i), topic: fmt.Sprintf("two/%d", i), broker: s.broker, qos: 2, rate: rate(c.qos2)})
+			s.sender(fmt.Sprintf("a%d", i), fmt.Sprintf("one/%d", i), 1, rate(c.qos1)),
+			s.sender(fmt.Sprintf("b%d", i), fmt.Sprintf("two/%d", i), 2, rate(c.qos2)))
 	}
 	return out
 }
 
+// sender publishes {"id":"NAME-N"} to one topic.
+func (s *site) sender(name, topic string, qos byte, rate int) *trial.Sender {
+	return &trial.Sender{Name: name, Broker: s.broker, QoS: qos, Rate: rate, Message: func(n int) (string, string) {
+		return topic, fmt.Sprintf(`{"id":"%s-%d"}`, name, n)
+	}}
+}
+
 // sendAll lets all senders send and returns what waits for them.
-func (s *site) sendAll(senders []*sender, n func(*sender) int) (wait func()) {
+func (s *site) sendAll(senders []*trial.Sender, n func(*trial.Sender) int) (wait func()) {
 	var done sync.WaitGroup
 	for _, of := range senders {
 		done.Go(func() {
-			if err := of.send(s.ctx, n(of)); err != nil {
+			if err := of.Send(s.ctx, n(of)); err != nil {
 				s.t.Error(err)
 			}
 		})
@@ -198,7 +206,7 @@ func (s *site) sendAll(senders []*sender, n func(*sender) int) (wait func()) {
 }
 
 // wreck does everything that is to happen, in an order and at times that chance decides.
-func (s *site) wreck(c chaos, victim *fleet.Agent, p *proxy, senders []*sender, restart func()) {
+func (s *site) wreck(c chaos, victim *fleet.Agent, p *proxy, senders []*trial.Sender, restart func()) {
 	s.t.Helper()
 	var events []func()
 	add := func(n int, event func()) {
@@ -222,10 +230,10 @@ func (s *site) wreck(c chaos, victim *fleet.Agent, p *proxy, senders []*sender, 
 		restart()
 		s.hold(senders, false)
 	})
-	way := cut(s.rand.IntN(waysOut)) // every way comes
+	way := trial.Cut(s.rand.IntN(trial.Cuts)) // every way comes
 	add(c.cuts, func() {
-		way = (way + 1) % waysOut
-		say("%s %d connections", way, p.cutAll(way))
+		way = (way + 1) % trial.Cuts
+		say("%s %d connections", way, p.CutAll(way))
 	})
 	s.rand.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 	for _, event := range events {
@@ -235,15 +243,15 @@ func (s *site) wreck(c chaos, victim *fleet.Agent, p *proxy, senders []*sender, 
 }
 
 // hold makes senders stop, and waits until the broker has taken what they sent; or lets them go on.
-func (s *site) hold(senders []*sender, held bool) {
+func (s *site) hold(senders []*trial.Sender, held bool) {
 	s.t.Helper()
 	for _, of := range senders {
-		of.quiet.Store(false)
-		of.held.Store(held)
+		of.Quiet.Store(false)
+		of.Held.Store(held)
 	}
 	s.until(startPatience, "the broker to take everything", func(context.Context) bool {
 		for _, of := range senders {
-			if held && !of.quiet.Load() && !of.done.Load() {
+			if held && !of.Quiet.Load() && !of.Done.Load() {
 				return false
 			}
 		}
@@ -445,8 +453,8 @@ func TestSharedSubscriptions(t *testing.T) {
 		return err == nil && skipped > 0
 	})
 	const n = 300
-	one := &sender{name: "a", topic: "one/x", broker: s.broker, qos: 1}
-	s.must(one.send(s.ctx, n))
+	one := s.sender("a", "one/x", 1, 0)
+	s.must(one.Send(s.ctx, n))
 	comes(n, "for hub kept", "for g1 kept")
 	for _, a := range agents {
 		if got := len(s.readCame(a, "ones.txt").values); got == 0 || got == n {

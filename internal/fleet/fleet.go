@@ -6,6 +6,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,8 +51,12 @@ type Options struct {
 	Label string // K=V
 	// Hub is the agent whose NATS server is used; nil: this one runs a server.
 	Hub *Agent
+	// Via is where the hub's server is reached instead, such as a proxy's address; empty: at the hub's own.
+	Via string
 	// MQTT tells whether an agent with a server has an MQTT listener.
 	MQTT bool
+	// Dir is the agent's directory; empty: one below the fleet's.
+	Dir string
 }
 
 // Agent is one agent: a directory, addresses, and at times a process. Its methods may be called by one
@@ -73,6 +78,7 @@ type Agent struct {
 // Add makes an agent and picks its addresses, which it keeps over restarts.
 func (f *Fleet) Add(opt Options) (*Agent, error) {
 	a := &Agent{Name: opt.Name, Dir: filepath.Join(f.dir, opt.Name), output: filepath.Join(f.dir, opt.Name+".log"), program: f.program}
+	a.Dir = cmp.Or(opt.Dir, a.Dir)
 	var err error
 	if a.HTTP, err = FreeAddr(); err != nil {
 		return nil, err
@@ -82,7 +88,7 @@ func (f *Fleet) Add(opt Options) (*Agent, error) {
 		a.args = append(a.args, "--label", opt.Label)
 	}
 	if opt.Hub != nil {
-		a.args = append(a.args, "--nats", "nats://"+opt.Hub.NATS)
+		a.args = append(a.args, "--nats", "nats://"+cmp.Or(opt.Via, opt.Hub.NATS))
 	} else if err := a.serve(opt.MQTT); err != nil {
 		return nil, err
 	}
@@ -204,6 +210,13 @@ func (a *Agent) Started() time.Time { return a.proc.Started() }
 
 // PID is the process that was started last.
 func (a *Agent) PID() int { return a.proc.PID() }
+
+// Signal tells the agent's process something, if it runs.
+func (a *Agent) Signal(s os.Signal) {
+	if a.proc != nil {
+		a.proc.Signal(s)
+	}
+}
 
 // Kill kills the agent's process with SIGKILL, if it runs, and returns when it is gone.
 func (a *Agent) Kill() {

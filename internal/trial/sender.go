@@ -1,6 +1,4 @@
-//go:build mosquitto
-
-package e2e
+package trial
 
 import (
 	"context"
@@ -11,20 +9,20 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
-
-	"github.com/weir-stream/weir/internal/fleet"
 )
 
-// sender publishes numbered messages, {"id":"NAME-N"}, each once to the broker whatever happens to the
-// connection: its session persists, and it goes on in it as MQTT 3.1.1, 4.4 says.
-type sender struct {
-	name, topic, broker string
-	qos                 byte
-	rate                int // messages a second; 0: as fast as they are acknowledged
+// Sender publishes numbered messages, each once to the broker whatever happens to the connection: its session
+// persists, and it goes on in it as MQTT 3.1.1, 4.4 says.
+type Sender struct {
+	Name    string // the session's
+	Broker  string // HOST:PORT
+	QoS     byte   // 1 or 2
+	Rate    int    // messages a second; 0: as fast as they are acknowledged
+	Message func(n int) (topic, payload string)
 
-	held  atomic.Bool // give out no numbers
-	quiet atomic.Bool // it knows that it is held, and everything given out is acknowledged
-	done  atomic.Bool // nothing is to be sent
+	Held  atomic.Bool // give out no numbers
+	Quiet atomic.Bool // it knows that it is held, and everything given out is acknowledged
+	Done  atomic.Bool // nothing is to be sent
 
 	sent   int // numbers given out
 	lastID uint16
@@ -33,7 +31,7 @@ type sender struct {
 
 type outgoing struct {
 	id       uint16
-	payload  string
+	number   int
 	received bool // PUBREC has come
 }
 
@@ -41,28 +39,31 @@ type outgoing struct {
 // it refuses some after a restart.
 const senderWindow = 10
 
-// send publishes the next n messages and returns when the broker has taken all.
-func (s *sender) send(ctx context.Context, n int) error {
+// answerPatience is how long a broker may take to answer a CONNECT.
+const answerPatience = 30 * time.Second
+
+// Send publishes the next n messages and returns when the broker has taken all.
+func (s *Sender) Send(ctx context.Context, n int) error {
 	goal, began := s.sent+n, time.Now()
 	first := s.sent
-	s.done.Store(false)
-	defer s.done.Store(true)
+	s.Done.Store(false)
+	defer s.Done.Store(true)
 	for s.sent < goal || len(s.open) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		err := s.session(ctx, goal, func() int {
-			if s.rate == 0 {
+			if s.Rate == 0 {
 				return goal
 			}
-			return first + int(time.Since(began).Seconds()*float64(s.rate))
+			return first + int(time.Since(began).Seconds()*float64(s.Rate))
 		})
 		var fatal *senderError
 		if errors.As(err, &fatal) {
 			return err
 		}
 		if err != nil {
-			fleet.Sleep(ctx, 50*time.Millisecond) // the broker is away
+			sleep(ctx, 50*time.Millisecond) // the broker is away
 		}
 	}
 	return nil
@@ -75,14 +76,14 @@ func (e *senderError) Error() string { return e.text }
 
 // session goes on over one connection until all is sent and acknowledged, or the connection ends. due is the number
 // up to which messages are to be sent by now.
-func (s *sender) session(ctx context.Context, goal int, due func() int) error {
-	conn, err := net.DialTimeout("tcp", s.broker, 5*time.Second)
+func (s *Sender) session(ctx context.Context, goal int, due func() int) error {
+	conn, err := net.DialTimeout("tcp", s.Broker, 5*time.Second)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := conn.SetReadDeadline(time.Now().Add(startPatience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(answerPatience)); err != nil {
 		return err
 	}
 	if err := s.handshake(conn); err != nil {
@@ -111,8 +112,8 @@ func (s *sender) session(ctx context.Context, goal int, due func() int) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for s.sent < goal || len(s.open) > 0 {
-		upto, held := due(), s.held.Load()
-		s.quiet.Store(held && len(s.open) == 0)
+		upto, held := due(), s.Held.Load()
+		s.Quiet.Store(held && len(s.open) == 0)
 		if held {
 			upto = s.sent
 		}
@@ -137,9 +138,9 @@ func (s *sender) session(ctx context.Context, goal int, due func() int) error {
 }
 
 // handshake connects and sends again what is open.
-func (s *sender) handshake(conn net.Conn) error {
+func (s *Sender) handshake(conn net.Conn) error {
 	c := packets.NewControlPacket(packets.Connect).(*packets.ConnectPacket)
-	c.ProtocolName, c.ProtocolVersion, c.ClientIdentifier = "MQTT", 4, s.name
+	c.ProtocolName, c.ProtocolVersion, c.ClientIdentifier = "MQTT", 4, s.Name
 	if err := c.Write(conn); err != nil {
 		return err
 	}
@@ -149,10 +150,10 @@ func (s *sender) handshake(conn net.Conn) error {
 	}
 	ack, ok := p.(*packets.ConnackPacket)
 	if !ok || ack.ReturnCode != 0 {
-		return &senderError{fmt.Sprintf("%s: the broker answers with %s", s.name, p)}
+		return &senderError{fmt.Sprintf("%s: the broker answers with %s", s.Name, p)}
 	}
 	if s.sent > 0 && !ack.SessionPresent {
-		return &senderError{s.name + ": the broker has lost the session"}
+		return &senderError{s.Name + ": the broker has lost the session"}
 	}
 	for _, o := range s.open {
 		if o.received {
@@ -167,7 +168,7 @@ func (s *sender) handshake(conn net.Conn) error {
 	return nil
 }
 
-func (s *sender) publish(conn net.Conn) error {
+func (s *Sender) publish(conn net.Conn) error {
 	for used := true; used; {
 		s.lastID++
 		used = s.lastID == 0
@@ -176,32 +177,33 @@ func (s *sender) publish(conn net.Conn) error {
 		}
 	}
 	s.sent++
-	o := outgoing{id: s.lastID, payload: fmt.Sprintf(`{"id":"%s-%d"}`, s.name, s.sent)}
+	o := outgoing{id: s.lastID, number: s.sent}
 	s.open = append(s.open, o)
 	return s.write(conn, o, false)
 }
 
-func (s *sender) write(conn net.Conn, o outgoing, dup bool) error {
+func (s *Sender) write(conn net.Conn, o outgoing, dup bool) error {
 	m := packets.NewControlPacket(packets.Publish).(*packets.PublishPacket)
-	m.TopicName, m.Payload, m.Qos, m.MessageID, m.Dup = s.topic, []byte(o.payload), s.qos, o.id, dup
+	topic, payload := s.Message(o.number)
+	m.TopicName, m.Payload, m.Qos, m.MessageID, m.Dup = topic, []byte(payload), s.QoS, o.id, dup
 	return m.Write(conn)
 }
 
-func (s *sender) release(conn net.Conn, id uint16) error {
+func (s *Sender) release(conn net.Conn, id uint16) error {
 	m := packets.NewControlPacket(packets.Pubrel).(*packets.PubrelPacket)
 	m.MessageID = id
 	return m.Write(conn)
 }
 
 // take deals with an acknowledgement.
-func (s *sender) take(conn net.Conn, p packets.ControlPacket) error {
+func (s *Sender) take(conn net.Conn, p packets.ControlPacket) error {
 	id, done := p.Details().MessageID, false
 	switch p.(type) {
 	case *packets.PubackPacket, *packets.PubcompPacket:
 		done = true
 	case *packets.PubrecPacket:
 	default:
-		return &senderError{fmt.Sprintf("%s: the broker sends %s", s.name, p)}
+		return &senderError{fmt.Sprintf("%s: the broker sends %s", s.Name, p)}
 	}
 	for i := range s.open {
 		if s.open[i].id != id {
@@ -215,4 +217,13 @@ func (s *sender) take(conn net.Conn, p packets.ControlPacket) error {
 		break
 	}
 	return s.release(conn, id)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
