@@ -42,11 +42,11 @@ operators:
   sensors: {wasm: ./tally.wasm, from: readings, key_by: key, parallelism: 2, on: {role: plant}}
   groups:  {wasm: ./tally.wasm, from: sensors, key_by: {json: g}, parallelism: 2, on: {role: hub}, config: {seq: u}}
 sinks:
-  sensors:
+  by-sensor:
     mqtt: {broker: "tcp://OTHER", client_id: "{agent}-sensors", topic: "out/sensors/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","value":{"n":{value.n},"seq":{value.seq}}}'}
     from: sensors
-  groups:
+  by-group:
     mqtt: {broker: "tcp://OTHER", client_id: "{agent}-groups", topic: "out/groups/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","value":{"n":{value.n},"seq":{value.seq}}}'}
     from: groups

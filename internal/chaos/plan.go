@@ -45,7 +45,9 @@ type event struct {
 	seed  uint64
 }
 
-func (e event) String() string { return fmt.Sprintf("%s %d for %d ms", e.kind, e.who, e.lasts.Milliseconds()) }
+func (e event) String() string {
+	return fmt.Sprintf("%s %d for %d ms", e.kind, e.who, e.lasts.Milliseconds())
+}
 
 // limits of a plan. The first faults come when all is in full flow, the last leave time to come back within the plan.
 const (
