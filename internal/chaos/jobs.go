@@ -25,7 +25,7 @@ operators:
   tally: {wasm: ./tally.wasm, from: readings}
 sinks:
   out:
-    mqtt: {broker: "tcp://PLAIN", client_id: "{agent}-chain-out", topic: "out/chain/{key}", qos: ONCE,
+    mqtt: {broker: "tcp://PLAIN", topic: "out/chain/{key}", qos: ONCE,
            payload: '{"number":{number},"channel":"{channel}","value":{"n":{value.n},"seq":{value.seq}}}'}
     from: tally
 `
@@ -43,11 +43,11 @@ operators:
   groups:  {wasm: ./tally.wasm, from: sensors, key_by: {json: g}, parallelism: 2, on: {role: hub}, config: {seq: u}}
 sinks:
   by-sensor:
-    mqtt: {broker: "tcp://OTHER", client_id: "{agent}-sensors", topic: "out/sensors/{key}", qos: 1,
+    mqtt: {broker: "tcp://OTHER", topic: "out/sensors/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","value":{"n":{value.n},"seq":{value.seq}}}'}
     from: sensors
   by-group:
-    mqtt: {broker: "tcp://OTHER", client_id: "{agent}-groups", topic: "out/groups/{key}", qos: 1,
+    mqtt: {broker: "tcp://OTHER", topic: "out/groups/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","value":{"n":{value.n},"seq":{value.seq}}}'}
     from: groups
     commit: checkpoint
@@ -66,15 +66,15 @@ operators:
   learn: {wasm: ./learn.wasm, from: watch, on: {role: hub}, config: {rate: "0.01"}}
 sinks:
   alarms:
-    mqtt: {broker: "tcp://PLAIN", client_id: "{agent}-alarms", topic: "out/alarms/{key}", qos: 1,
+    mqtt: {broker: "tcp://PLAIN", topic: "out/alarms/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","n":{value.n},"readings":{value.readings}}'}
     from: learn
   learned:
-    mqtt: {broker: "tcp://OTHER", client_id: "{agent}-learned", topic: "out/learned/{key}", qos: 1,
+    mqtt: {broker: "tcp://OTHER", topic: "out/learned/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","n":{value.n},"readings":{value.readings}}'}
     from: watch.learned
   broken:
-    mqtt: {broker: "tcp://OTHER", client_id: "{agent}-broken", topic: "out/broken/{key}", qos: 1, payload: "{value}"}
+    mqtt: {broker: "tcp://OTHER", topic: "out/broken/{key}", qos: 1, payload: "{value}"}
     from: [watch.broken, learn.broken]
 `
 )
