@@ -19,6 +19,18 @@ var ErrLogLost = errors.New("the log was lost")
 // ErrGap says that a receiver lacks numbers that this task can make again from no snapshot it has.
 var ErrGap = errors.New("a gap that cannot be refilled")
 
+// PartError says which part a task could not be restored from. Whoever runs the task knows whether the part is to
+// blame, and rejects it in its store: then the next one is taken.
+type PartError struct {
+	Version Version
+	err     error
+}
+
+func (e *PartError) Error() string { return e.err.Error() }
+
+// Unwrap is the cause.
+func (e *PartError) Unwrap() error { return e.err }
+
 // recordError is an operator's failure on one record of an entry.
 type recordError struct {
 	index  int
@@ -39,6 +51,7 @@ func (t *Task) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.version = t.env.Version
 	for _, p := range parts {
 		t.version = max(t.version, p.Version)
 		t.stats.seen(p.Epoch)
@@ -140,6 +153,9 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		state = t.stateReader(old.Version)
 	}
 	if err := t.load(ctx, meta, state, true); err != nil {
+		if old != nil {
+			err = &PartError{old.Version, err}
+		}
 		return err
 	}
 	t.aligner.Step(abs.Event{Kind: abs.OnFloor, Epoch: t.env.Floor})
@@ -180,7 +196,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 		return err
 	}
 	if err := t.load(ctx, meta, t.stateReader(p.Version), false); err != nil {
-		return fmt.Errorf("restore snapshot %d of %s: %w", p.Version, p.Epoch, err)
+		return &PartError{p.Version, fmt.Errorf("restore snapshot %d of %s: %w", p.Version, p.Epoch, err)}
 	}
 	t.pos = p.Pos
 	t.loadBase = false

@@ -50,6 +50,8 @@ type Env struct {
 	Floor    abs.Epoch
 	Base     *PartInfo
 	BaseHere bool
+	// Version is the highest that the store ever had of the task, rejected ones included.
+	Version Version
 	// Relieve, if not nil, purges a channel of the input stream up to a sequence, in the background, and
 	// calls done from any goroutine, once. It is called when no checkpoint has counted for so long that
 	// the stream would become full. What it takes is made again by upstream if the task should need it.

@@ -404,6 +404,18 @@ func (s *Store) Parts(task string) ([]dataflow.PartInfo, error) {
 	return infos, nil
 }
 
+// Highest is the highest version ever saved of a task, rejected and dropped ones included; 0 if there is none.
+func (s *Store) Highest(task string) (v dataflow.Version, err error) {
+	err = s.db.view(func(tx *bolt.Tx) error {
+		t, err := s.task(tx, task)
+		if t != nil {
+			v = t.number(keyHighest)
+		}
+		return err
+	})
+	return v, err
+}
+
 // usable is what of the manifests counts.
 func usable(list []part) (infos []dataflow.PartInfo) {
 	for _, p := range list {

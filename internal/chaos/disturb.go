@@ -251,7 +251,7 @@ func (s *theSite) start(d *device) error {
 	if err := d.Start(); err != nil {
 		return err
 	}
-	d.down = false
+	d.down, d.hurt = false, d.damaged
 	d.starts++
 	d.seen = ""
 	return nil

@@ -56,7 +56,7 @@ func (s *theSite) note(d *device, st api.Status) {
 	whole := len(st.Tasks) > 0
 	for _, t := range st.Tasks {
 		whole = whole && t.Recovery != nil && t.Recovery.Done && t.State == api.TaskRunning
-		if t.Restarts > 0 {
+		if t.Restarts > 0 && !d.hurt { // a damaged snapshot is found by trying it
 			s.unexpected(fmt.Sprintf("%s (start %d) task %s/%s: %d restarts, now %s: %s", d.Name, d.starts, t.Job, t.ID, t.Restarts, t.State, t.Reason))
 		}
 		r := t.Recovery

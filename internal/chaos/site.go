@@ -78,6 +78,7 @@ type device struct {
 
 	down, frozen bool
 	damaged      bool   // its snapshots were, and are not known to be whole again
+	hurt         bool   // they were before its process started
 	starts       int    // of its process
 	rss          int64  // the most seen, bytes
 	files        int64  // likewise

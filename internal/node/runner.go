@@ -115,6 +115,7 @@ func (r *runner) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		err = r.rejectDamaged(err)
 		if errors.Is(err, dataflow.ErrLogLost) {
 			err = fmt.Errorf("%w: restore the directory, or %s", err, r.wayOut())
 		}
@@ -138,6 +139,16 @@ func (r *runner) run(ctx context.Context) {
 		}
 		wait = min(2*wait, maxBackoff)
 	}
+}
+
+// rejectDamaged marks the part that a task could not be restored from, if it is damaged, so that the next try takes
+// an older one, or the replica's.
+func (r *runner) rejectDamaged(err error) error {
+	var part *dataflow.PartError
+	if !errors.As(err, &part) || !errors.Is(err, storage.ErrCorrupt) {
+		return err
+	}
+	return errors.Join(err, r.a.store.Reject(r.name, part.Version, err.Error()))
 }
 
 // permanent says that running the task again cannot help: replay differs, or a gap cannot be refilled.
@@ -197,12 +208,16 @@ func (r *runner) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	highest, err := r.a.store.Highest(r.name)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
 		Log: r.entries, Store: r.a.store, Operators: operators{r.a.host}, Dead: r.a.dead, Observer: observer{r},
-		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Go: r.commit,
+		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
 	}
 	spec, sinks, err := r.assemble(&env)
 	if err != nil {
