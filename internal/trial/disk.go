@@ -181,13 +181,32 @@ func (n *diskNode) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAtt
 	return n.LoopbackNode.Setattr(ctx, nil, in, out)
 }
 
-// Fsync is that of a directory; files have their own.
-func (n *diskNode) Fsync(ctx context.Context, h fs.FileHandle, flags uint32) syscall.Errno {
-	if f, ok := h.(*diskFile); ok {
-		return f.Fsync(ctx, flags)
+// OpendirHandle opens a directory.
+func (n *diskNode) OpendirHandle(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	list, errno := fs.NewLoopbackDirStream(n.path())
+	if errno != 0 {
+		return nil, 0, errno
 	}
-	time.Sleep(time.Duration(n.disk.slow.Load()))
-	n.disk.journal.syncedDir(n.path())
+	return &diskDir{list.(dirStream), n}, 0, 0
+}
+
+// dirStream is what go-fuse's own can do.
+type dirStream interface {
+	fs.FileReaddirenter
+	fs.FileSeekdirer
+	fs.FileReleasedirer
+}
+
+// diskDir is an open directory.
+type diskDir struct {
+	dirStream
+	node *diskNode
+}
+
+// Fsyncdir makes the names in it durable, as far as the trial is concerned.
+func (d *diskDir) Fsyncdir(context.Context, uint32) syscall.Errno {
+	time.Sleep(time.Duration(d.node.disk.slow.Load()))
+	d.node.disk.journal.syncedDir(d.node.path())
 	return 0
 }
 
