@@ -3,6 +3,8 @@
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 10s
+DURATION ?= 5m
+ROUND ?= 4m
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Platforms of a release, as GOOS-GOARCH; armv7 is GOARCH=arm GOARM=7.
@@ -10,7 +12,7 @@ PLATFORMS = linux-amd64 linux-arm64 linux-armv7 linux-riscv64
 # The largest a binary may be: what a small device can still update over a slow link.
 MAX_BINARY_BYTES = 31457280
 
-.PHONY: build test race fuzz bench bench-mqtt chaos-mqtt eval lint examples release demo clean
+.PHONY: build test race fuzz bench bench-mqtt chaos chaos-mqtt eval lint examples release demo clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/agent ./cmd/agent
@@ -28,6 +30,10 @@ fuzz:
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Everything that goes wrong, on seven agents, for as long as DURATION says; WEIR_CHAOS_SEED repeats a round.
+chaos:
+	$(GO) run ./internal/chaos -duration $(DURATION) -round $(ROUND)
 
 # MQTT in full: 250,000 messages through kills, broker restarts and cut connections. Needs mosquitto.
 chaos-mqtt:
