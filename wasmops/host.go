@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -182,17 +183,19 @@ func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, e
 	defer cancel()
 	limited = experimental.WithCompilationWorkers(limited, 2) // one alone would not look at the context
 	compiled, err := h.rt.CompileModule(limited, m.code)
+	var disk *fs.PathError
+	if h.cache != nil && errors.As(err, &disk) {
+		// Only what keeps it for the next start has failed, on a full disk for one: it is compiled, and found so now.
+		compiled, err = h.rt.CompileModule(limited, m.code)
+	}
 	if limited.Err() != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("module %s takes longer than %s to compile", m.Digest, maxCompile)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("module %s is not valid: %w", m.Digest, err)
 	}
-	if h.cache == nil {
-		return compiled, nil
-	}
-	if err := h.cache.record(); err != nil {
-		return nil, errors.Join(fmt.Errorf("cache of compiled modules: %w", err), compiled.Close(ctx))
+	if h.cache != nil {
+		_ = h.cache.record() // what is not in the index is compiled again at the next start, which is no harm
 	}
 	return compiled, nil
 }

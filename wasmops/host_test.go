@@ -194,6 +194,34 @@ func TestDamagedCacheIsCompiledAgain(t *testing.T) {
 	}
 }
 
+// TestCacheThatCannotBeWritten: a module is compiled and used all the same, as on a full disk.
+func TestCacheThatCannotBeWritten(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "modules")
+	h, err := NewHost(ctx, Options{CacheDir: dir, Modules: shelf(variant(0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing is there to be read, and nothing can be written.
+	made, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(made) != 1 {
+		t.Fatal(made, err)
+	}
+	if err := errors.Join(os.Remove(made[0]), os.Symlink(filepath.Join(dir, "nowhere"), made[0])); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		in := newInstance(t, h, dataflow.OperatorSpec{Name: "o", Digest: Digest(variant(0))}, nil)
+		if _, err := process(in, batch(1, "x")); err != nil {
+			t.Error(err)
+		}
+		closeInstance(t, in)
+	}
+	if err := h.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCacheThatCannotBeMade(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {

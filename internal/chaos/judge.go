@@ -57,7 +57,7 @@ func (s *theSite) note(d *device, st api.Status) {
 	for _, t := range st.Tasks {
 		whole = whole && t.Recovery != nil && t.Recovery.Done && t.State == api.TaskRunning
 		if t.Restarts > 0 && !d.hurt { // a damaged snapshot is found by trying it
-			s.unexpected(fmt.Sprintf("%s (start %d) task %s/%s: %d restarts, now %s: %s", d.Name, d.starts, t.Job, t.ID, t.Restarts, t.State, t.Reason))
+			s.unexpected(fmt.Sprintf("%s (start %d) task %s/%s: %d restarts", d.Name, d.starts, t.Job, t.ID, t.Restarts), t.Reason)
 		}
 		r := t.Recovery
 		if r == nil || !r.Done {
@@ -71,7 +71,7 @@ func (s *theSite) note(d *device, st api.Status) {
 		s.recovered[r.Level]++
 		s.slowest = max(s.slowest, time.Duration(r.TookMS*float64(time.Millisecond)))
 		if r.Level == "L4" || r.Level == "L0" || r.Differing > 0 {
-			s.unexpected(fmt.Sprintf("%s task %s/%s came back at %s (%s), %d outputs differ", d.Name, t.Job, t.ID, r.Level, r.Reason, r.Differing))
+			s.unexpected(fmt.Sprintf("%s task %s/%s came back at %s, %d outputs differ", d.Name, t.Job, t.ID, r.Level, r.Differing), r.Reason)
 		}
 	}
 	if whole {
@@ -80,10 +80,10 @@ func (s *theSite) note(d *device, st api.Status) {
 }
 
 // unexpected notes what should not have been.
-func (s *theSite) unexpected(what string) {
+func (s *theSite) unexpected(what, reason string) {
 	if !slices.Contains(s.restarts, what) {
 		s.restarts = append(s.restarts, what)
-		s.say("UNEXPECTED: %s", what)
+		s.say("UNEXPECTED: %s: %s", what, reason)
 	}
 }
 
