@@ -130,6 +130,19 @@ func (c *Client) Checkpoints(ctx context.Context, job string) ([]Checkpoint, err
 	return get[[]Checkpoint](ctx, c, "jobs", job, "checkpoints")
 }
 
+// Checkpoint shows one checkpoint with its channels.
+func (c *Client) Checkpoint(ctx context.Context, job string, epoch uint64) (CheckpointDetail, error) {
+	return get[CheckpointDetail](ctx, c, "jobs", job, "checkpoints", strconv.FormatUint(epoch, 10))
+}
+
+// Drills lists what the agent can do to itself.
+func (c *Client) Drills(ctx context.Context) ([]Drill, error) { return get[[]Drill](ctx, c, "drill") }
+
+// Drill begins a drill and returns at once.
+func (c *Client) Drill(ctx context.Context, o DrillOrder) (DrillBegun, error) {
+	return send[DrillBegun](ctx, c, request{method: http.MethodPost, path: []string{"drill"}, json: o, limit: lookTimeout})
+}
+
 // CheckpointNow takes a savepoint, named if name is not empty, and waits up to timeout until it counts.
 func (c *Client) CheckpointNow(ctx context.Context, job, name string, timeout time.Duration) (Checkpoint, error) {
 	r := request{method: http.MethodPost, path: []string{"jobs", job, "checkpoints"}}.waits(timeout)

@@ -76,6 +76,7 @@ type Agent struct {
 	ready      chan struct{}
 	wakeLeader chan struct{}
 	ticker     ticker
+	drill      drill
 	stirred    chan struct{} // a task has changed that was quiet
 	bundles    uint64        // that this process has stored; the replicas' worker's own
 }
@@ -211,7 +212,8 @@ func (a *Agent) openStores(ctx context.Context) error {
 // so, and the agent goes on without them.
 func (a *Agent) openLog(path string) error {
 	var err error
-	if a.entries, err = storage.OpenLog(path, storage.LogOptions{Room: a.opt.LogRoom}); !errors.Is(err, storage.ErrCorrupt) {
+	opt := storage.LogOptions{Room: func(bytes int) int { return a.drill.room(a.opt.LogRoom, bytes) }}
+	if a.entries, err = storage.OpenLog(path, opt); !errors.Is(err, storage.ErrCorrupt) {
 		return err
 	}
 	to, asideErr := storage.SetAside(path)
@@ -220,7 +222,7 @@ func (a *Agent) openLog(path string) error {
 	}
 	a.notices.add(fmt.Sprintf("input log: it was damaged and set aside as %s: %v", to, err))
 	a.log.Error("the input log was damaged and set aside: tasks that need it stop", "to", to, "error", err)
-	a.entries, err = storage.OpenLog(path, storage.LogOptions{Room: a.opt.LogRoom})
+	a.entries, err = storage.OpenLog(path, opt)
 	return err
 }
 
@@ -283,7 +285,7 @@ func (a *Agent) closeStores() {
 
 // openNATS starts the embedded server, if there is to be one, and connects.
 func (a *Agent) openNATS() error {
-	conn := wnats.ConnectOptions{Name: a.name, Log: a.log}
+	conn := wnats.ConnectOptions{Name: a.name, Log: a.log, Admit: a.drill.links.admit}
 	if a.opt.Embedded() {
 		opt := wnats.ServerOptions{
 			Name: a.name, Dir: filepath.Join(a.dir.Path(), "nats"), Listen: a.opt.NATSListen, MQTTListen: a.opt.MQTTListen, Log: a.log,
@@ -359,10 +361,11 @@ func (a *Agent) ownMQTT() string {
 // now is the wall clock in milliseconds since 1970. It never decides what a task computes: it goes
 // into the log first.
 func (a *Agent) now() int64 {
+	back := a.drill.shift.Load()
 	if a.opt.Clock != nil {
-		return a.opt.Clock()
+		return a.opt.Clock() - back
 	}
-	return time.Now().UnixMilli()
+	return time.Now().UnixMilli() - back
 }
 
 // stopwatch is monotonic.

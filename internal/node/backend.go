@@ -45,6 +45,7 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 			WrittenBytes: a.entries.Written() + a.store.Written() + a.copies.Written(), DeadLetterBytes: a.dead.bytes(),
 		},
 	}
+	st.Notices = append(st.Notices, a.drill.notices()...)
 	if err := a.entries.Err(); err != nil {
 		st.Notices = append(st.Notices, "input log: "+err.Error())
 	}

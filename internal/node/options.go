@@ -67,6 +67,8 @@ type Options struct {
 	Clock func() int64
 	// LogRoom says how many of so many bytes a write to the input log finds room for; nil: what the disk has.
 	LogRoom func(bytes int) int
+	// Kill ends the process in a drill; nil: with SIGKILL.
+	Kill func()
 }
 
 // Embedded tells whether the agent runs its own NATS server.

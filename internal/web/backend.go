@@ -34,6 +34,10 @@ type Fleet interface {
 	// Ready is nil once the agent has opened its stores and started the tasks that it has locally;
 	// the error says what is missing. Unreachable brokers do not make an agent unready.
 	Ready(ctx context.Context) error
+	// Drills lists what the agent can do to itself.
+	Drills(ctx context.Context) ([]api.Drill, error)
+	// Drill begins one and returns at once.
+	Drill(ctx context.Context, o api.DrillOrder) (api.DrillBegun, error)
 	// Metrics is a snapshot of all metrics; it answers without NATS.
 	Metrics(ctx context.Context) []api.Family
 }
@@ -76,6 +80,8 @@ type Operators interface {
 type Checkpoints interface {
 	// Checkpoints lists a job's checkpoints, oldest first.
 	Checkpoints(ctx context.Context, job string) ([]api.Checkpoint, error)
+	// Checkpoint shows one with its channels.
+	Checkpoint(ctx context.Context, job string, epoch uint64) (api.CheckpointDetail, error)
 	// CheckpointNow takes one, a savepoint, and returns when it counts. Without a name it is given one; a
 	// name that a checkpoint has already returns that one.
 	CheckpointNow(ctx context.Context, job, name string) (api.Checkpoint, error)

@@ -30,6 +30,9 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /api/v1/agents", look(s.agents))
 	mux.Handle("DELETE /api/v1/agents/{agent}", look(s.removeAgent))
 
+	mux.Handle("GET /api/v1/drill", look(s.drills))
+	mux.Handle("POST /api/v1/drill", look(s.drill))
+
 	mux.Handle("GET /api/v1/jobs", look(s.jobs))
 	mux.Handle("POST /api/v1/jobs", wait(s.applyJob))
 	mux.Handle("POST /api/v1/plan", look(s.planJob))
@@ -40,6 +43,7 @@ func (s *Server) routes() *http.ServeMux {
 
 	mux.Handle("GET /api/v1/jobs/{job}/checkpoints", look(s.checkpoints))
 	mux.Handle("POST /api/v1/jobs/{job}/checkpoints", wait(s.checkpointNow))
+	mux.Handle("GET /api/v1/jobs/{job}/checkpoints/{epoch}", look(s.checkpoint))
 	mux.HandleFunc("GET /api/v1/jobs/{job}/checkpoints/{epoch}/export", s.export)
 
 	mux.Handle("GET /api/v1/operators", look(s.operators))

@@ -38,6 +38,8 @@ type Deps struct {
 	// Clock is the time in milliseconds since 1970.
 	Clock func() int64
 	Log   *slog.Logger
+	// Admit, if not nil, takes each new connection to a broker and gives the one that is used instead, or an error.
+	Admit func(net.Conn) (net.Conn, error)
 }
 
 const (

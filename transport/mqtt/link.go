@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"sync"
 	"time"
@@ -49,6 +50,20 @@ type link struct {
 	lastError string // of the outage
 }
 
+// opener makes connections that are admitted.
+func (d Deps) opener() opener {
+	if d.Admit == nil {
+		return open
+	}
+	return func(ctx context.Context, b Broker, u *url.URL) (net.Conn, error) {
+		conn, err := open(ctx, b, u)
+		if err != nil {
+			return nil, err
+		}
+		return d.Admit(conn)
+	}
+}
+
 func newLink(b Broker, clean bool, deps Deps) (*link, error) {
 	b, u, err := b.check()
 	if err != nil {
@@ -61,7 +76,7 @@ func newLink(b Broker, clean bool, deps Deps) (*link, error) {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
 	deps.Log = deps.Log.With("broker", u.String(), "client", b.ClientID)
-	return &link{broker: b, url: u, clean: clean, backoff: connectBackoff, deps: deps, open: open}, nil
+	return &link{broker: b, url: u, clean: clean, backoff: connectBackoff, deps: deps, open: deps.opener()}, nil
 }
 
 // errRenew is how an owner ends a session to get one without a past.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -67,6 +68,32 @@ type ConnectOptions struct {
 	Domain string
 	// Log; nil: slog's default.
 	Log *slog.Logger
+	// Admit, if not nil, takes each new connection and gives the one that is used instead, or an error.
+	Admit func(net.Conn) (net.Conn, error)
+}
+
+// dialer makes connections that are admitted.
+type dialer struct {
+	server *Server // nil: by TCP
+	admit  func(net.Conn) (net.Conn, error)
+}
+
+// Dial implements [nats.CustomDialer].
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, dialTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return d.admit(conn)
+}
+
+// InProcessConn implements [nats.InProcessConnProvider].
+func (d dialer) InProcessConn() (net.Conn, error) {
+	conn, err := d.server.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return d.admit(conn)
 }
 
 // State is whether the server can be reached.
@@ -199,9 +226,16 @@ func dial(opt ConnectOptions, role string, loud bool) (*link, error) {
 	if opt.Server != nil {
 		url = nats.DefaultURL // not used, must parse
 		u := opt.Server.internal
-		options = append(options, nats.InProcessServer(opt.Server), nats.UserInfo(u.Name, u.Password))
+		var in nats.InProcessConnProvider = opt.Server
+		if opt.Admit != nil {
+			in = dialer{opt.Server, opt.Admit}
+		}
+		options = append(options, nats.InProcessServer(in), nats.UserInfo(u.Name, u.Password))
 	} else {
 		server = redact(opt.URL)
+		if opt.Admit != nil {
+			options = append(options, nats.SetCustomDialer(dialer{admit: opt.Admit}))
+		}
 	}
 	log := opt.Log.With("server", server)
 	options = append(options, l.handlers(log, loud)...)

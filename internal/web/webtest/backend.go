@@ -213,6 +213,31 @@ func (b *Backend) Checkpoints(_ context.Context, job string) ([]api.Checkpoint, 
 	}, nil
 }
 
+// Checkpoint implements web.Backend. A channel lost nothing, unless the job is "leaky".
+func (b *Backend) Checkpoint(_ context.Context, job string, epoch uint64) (api.CheckpointDetail, error) {
+	if job == "missing" {
+		return api.CheckpointDetail{}, missing(job)
+	}
+	c := api.ChannelCut{ID: "in>out", From: "in", To: "out", Sent: 100, Consumed: 100}
+	if job == "leaky" {
+		c.Consumed = 98
+	}
+	return api.CheckpointDetail{Checkpoint: api.Checkpoint{Job: job, Epoch: epoch, State: api.CheckpointReplicated}, Channels: []api.ChannelCut{c}}, nil
+}
+
+// Drills implements web.Backend.
+func (b *Backend) Drills(context.Context) ([]api.Drill, error) {
+	return []api.Drill{{Kind: api.DrillKill, Does: "ends the process", Ends: true}, {Kind: api.DrillLinkFlap, Does: "drops connections"}}, nil
+}
+
+// Drill implements web.Backend.
+func (b *Backend) Drill(_ context.Context, o api.DrillOrder) (api.DrillBegun, error) {
+	if !o.Sure {
+		return api.DrillBegun{}, api.Invalid("be sure", "not sure")
+	}
+	return api.DrillBegun{Drill: api.Drill{Kind: o.Kind, Does: "drops connections"}, Agent: "g1", PID: 4711, Starts: 3, Seconds: o.Seconds, Supervised: true}, nil
+}
+
 // CheckpointNow implements web.Backend.
 func (b *Backend) CheckpointNow(_ context.Context, job, _ string) (api.Checkpoint, error) {
 	return api.Checkpoint{Job: job, Epoch: 3, State: api.CheckpointReplicated, Bytes: 4096, TookMS: 12}, nil
