@@ -29,6 +29,7 @@ type commands struct {
 	Agents     agentsCmds     `cmd:"" help:"List the agents of the fleet, remove one."`
 	Status     statusCmd      `cmd:"" help:"Show one agent: its links, its store, its tasks."`
 	Doctor     doctorCmd      `cmd:"" help:"Look at the directory of an agent that does not run, and say what is wrong with it."`
+	Drill      drillCmd       `cmd:"" help:"Let something go wrong at a running agent, and judge a job's counts."`
 	Version    versionCmd     `cmd:"" help:"Print the version."`
 }
 

@@ -1,0 +1,108 @@
+package node_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/node"
+)
+
+// TestDrills: each drill does to the agent what it says, ends by itself, and nothing is lost, doubled or late.
+func TestDrills(t *testing.T) {
+	var killed atomic.Int64
+	dir := t.TempDir()
+	opt := node.Options{Data: dir, Name: "a", NATSListen: "127.0.0.1:0", MQTTListen: "127.0.0.1:0", Kill: func() { killed.Add(1) }}
+	a := startWith(t, opt)
+	a.mustApply(strings.Replace(clockJob, "name: clock", "name: drilled", 1))
+	var want []string
+	send := func() {
+		t.Helper()
+		var some []string
+		for range 20 {
+			some = append(some, fmt.Sprintf(`{"k":"x","n":%d}`, len(want)+len(some)))
+		}
+		want = append(want, some...)
+		publish(t, a.at.MQTT, some...)
+	}
+	comes := func(what string) {
+		t.Helper()
+		a.until("everything has come out: "+what, func() (bool, string) {
+			out, err := os.ReadFile(filepath.Join(dir, "files", "out.txt"))
+			got := strings.TrimSpace(string(out))
+			return got == strings.Join(want, "\n"), fmt.Sprintf("%d of %d lines, %v", strings.Count(got, "\n")+1, len(want), err)
+		})
+	}
+	notice := func() string {
+		t.Helper()
+		st, err := a.client.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(st.Notices, "\n")
+	}
+	send()
+	comes("before")
+	all, err := a.client.Drills(t.Context())
+	if err != nil || len(all) != 5 {
+		t.Fatal(all, err)
+	}
+	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: api.DrillKill}); !api.IsInvalid(err) {
+		t.Fatalf("without being sure: %v", err)
+	}
+	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: "flood", Sure: true}); !api.IsInvalid(err) {
+		t.Fatalf("an unknown one: %v", err)
+	}
+	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: api.DrillDiskFull, Seconds: api.MaxDrillSeconds + 1, Sure: true}); !api.IsInvalid(err) {
+		t.Fatalf("for too long: %v", err)
+	}
+	for _, d := range all {
+		if d.Ends {
+			continue
+		}
+		begun, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: d.Kind, Seconds: 2, Sure: true})
+		if err != nil || begun.PID != os.Getpid() || begun.Starts != 1 || begun.Kind != d.Kind {
+			t.Fatal(begun, err)
+		}
+		send()
+		comes(d.Kind)
+		a.until("it is over", func() (bool, string) { return !strings.Contains(notice(), "drill"), notice() })
+		if _, err := a.client.CheckpointNow(t.Context(), "drilled", "", patience); err != nil {
+			t.Fatalf("after %s: %v", d.Kind, err)
+		}
+	}
+	// The power is cut in the middle of a write: nothing is written any more until the agent starts again.
+	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: api.DrillPowerCut, Sure: true}); err != nil {
+		t.Fatal(err)
+	}
+	send()
+	a.until("the process would have ended", func() (bool, string) { return killed.Load() == 1, "" })
+	a.stop()
+	a = startWith(t, opt)
+	comes("after the power cut")
+	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: api.DrillKill, Sure: true}); err != nil {
+		t.Fatal(err)
+	}
+	a.until("the process would have ended", func() (bool, string) { return killed.Load() == 2, "" })
+	if said := notice(); !strings.Contains(said, "the drill kill is under way") {
+		t.Errorf("notices: %q", said)
+	}
+	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: api.DrillDiskFull, Seconds: 1, Sure: true}); err == nil {
+		t.Error("a second drill began while one was under way")
+	}
+	detail, err := a.client.Checkpoint(t.Context(), "drilled", 0)
+	if err == nil {
+		t.Fatalf("epoch 0 is no checkpoint: %+v", detail)
+	}
+	cp, err := a.client.CheckpointNow(t.Context(), "drilled", "", patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if detail, err = a.client.Checkpoint(t.Context(), "drilled", cp.Epoch); err != nil || detail.Epoch != cp.Epoch || len(detail.Kept) != 0 || detail.Channels == nil {
+		t.Fatalf("%+v, %v", detail, err)
+	}
+}
