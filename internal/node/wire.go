@@ -116,7 +116,9 @@ func (r *runner) edge(channels []int) dataflow.EdgeSpec {
 	return e
 }
 
-func (r *runner) deps() mqtt.Deps { return mqtt.Deps{Clock: r.a.now, Log: r.log, Admit: r.a.drill.links.admit} }
+func (r *runner) deps() mqtt.Deps {
+	return mqtt.Deps{Clock: r.a.now, Log: r.log, Admit: r.a.drill.links.admit}
+}
 
 // source makes the adapter of the task's source.
 func (r *runner) source() (dataflow.Source, error) {
