@@ -64,6 +64,7 @@ type Options struct {
 	Interpreter bool          // never compile to machine code; implied where the compiler is not supported
 
 	measure measure
+	compare bool // snapshots by comparing alone
 }
 
 // measure is how benchmarks compare ways to stop a guest that does not end.
@@ -273,7 +274,7 @@ func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, stat
 		return nil, fmt.Errorf("operator %s: %w", spec.Name, err)
 	}
 	in := &Instance{
-		host: h, loaded: l, spec: spec, limits: limits, linear: linear{limit: uint64(limits.memory)}, keyed: newKeyedState(),
+		host: h, loaded: l, spec: spec, limits: limits, linear: linear{limit: uint64(limits.memory), compare: h.opt.compare}, keyed: newKeyedState(),
 		random: newRandom(spec.Task, spec.Name), counters: map[string]struct{}{}, logTokens: limits.logBurst(),
 	}
 	// The context carries the instance to its imports; a call has no other way to name it.

@@ -44,8 +44,7 @@ type Instance struct {
 	inputAt   uint32 // buffer that the guest gave for batches
 	inputSize uint32
 
-	// What is compared with at the next freeze.
-	shadow shadow
+	// What is compared with at the next freeze, besides the shadow of the memory.
 	frozen []byte // encoded globals of the last freeze
 
 	globals []api.MutableGlobal
@@ -116,7 +115,7 @@ func (in *Instance) initialize() error {
 	if err := in.checkStatus(exportInit, status); err != nil {
 		return err
 	}
-	in.shadow.grow(in.mod.Memory().Size())
+	in.linear.extend()
 	return in.checkOutputs()
 }
 
@@ -236,7 +235,7 @@ func (in *Instance) Process(b dataflow.Batch, emit dataflow.Emit) error {
 	if err := in.checkStatus(exportProcess, status); err != nil {
 		return err
 	}
-	in.shadow.grow(in.mod.Memory().Size())
+	in.linear.extend()
 	if err := in.checkEmissions(); err != nil {
 		return err
 	}
@@ -298,6 +297,7 @@ func (in *Instance) Close() error {
 	if in.mod != nil {
 		err = in.mod.Close(in.ctx)
 	}
+	in.linear.Free() // a module that was not made leaves its memory behind
 	return errors.Join(err, in.host.release(in.ctx, in.loaded))
 }
 

@@ -5,8 +5,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/tetratelabs/wazero/experimental"
-
 	"github.com/weir-stream/weir/dataflow"
 )
 
@@ -155,24 +153,3 @@ func (l limits) batch(records int) int64 {
 func (l limits) start() int64 { return l.fuel(max(l.time, minStart)) }
 
 func (l limits) logBurst() int64 { return l.logRate * logBurst }
-
-// linear is one instance's memory, as far as its limit.
-type linear struct {
-	limit  uint64
-	buffer []byte
-}
-
-// Allocate implements [experimental.MemoryAllocator].
-func (l *linear) Allocate(_, _ uint64) experimental.LinearMemory { return l }
-
-// Reallocate implements [experimental.LinearMemory]. Memory beyond the length is zero: it was never used.
-func (l *linear) Reallocate(size uint64) []byte {
-	if size > l.limit {
-		return nil
-	}
-	l.buffer = append(l.buffer, make([]byte, size-uint64(len(l.buffer)))...)
-	return l.buffer
-}
-
-// Free implements [experimental.LinearMemory].
-func (l *linear) Free() { l.buffer = nil }

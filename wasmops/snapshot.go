@@ -50,7 +50,7 @@ func (in *Instance) Freeze(full bool) ([]dataflow.Change, error) {
 	if in.phase != phaseRest {
 		return nil, fmt.Errorf("operator %s: its instance is lost and cannot be frozen", in.spec.Name)
 	}
-	changes := in.freezeMemory(full)
+	changes := in.linear.freeze(full)
 	if globals := in.encodeGlobals(); full || !bytes.Equal(globals, in.frozen) {
 		in.frozen = globals
 		changes = append(changes, dataflow.Change{
@@ -61,63 +61,6 @@ func (in *Instance) Freeze(full bool) ([]dataflow.Change, error) {
 		changes = append(changes, dataflow.Change{Space: dataflow.SpaceKeyed, Key: []byte(key), Value: value})
 	})
 	return changes, nil
-}
-
-// maxRun bounds, in pages, what one copy of neighbouring pages holds: a page that is kept keeps the
-// whole copy.
-const maxRun = 64
-
-// freezeMemory returns the pages that differ from the shadow, or all that are not zero, and brings
-// the shadow up to date. A page that has become zero is a tombstone.
-func (in *Instance) freezeMemory(full bool) []dataflow.Change {
-	mem := in.view()
-	var changes []dataflow.Change
-	for n, pages := 0, len(mem)/pageSize; n < pages; {
-		page := mem[n*pageSize : (n+1)*pageSize]
-		zero := bytes.Equal(page, zeroPage)
-		if full && zero || !full && bytes.Equal(page, in.shadow.page(n)) {
-			n++
-			continue
-		}
-		if zero {
-			changes = append(changes, pageChange(n, nil))
-			clear(in.shadow.page(n))
-			n++
-			continue
-		}
-		run := 1
-		for run < maxRun && n+run < pages && in.belongs(mem, n+run, full) {
-			run++
-		}
-		// Copied by append, which does not clear the memory first.
-		values := append([]byte(nil), mem[n*pageSize:(n+run)*pageSize]...)
-		for ; run > 0; run-- {
-			changes = append(changes, pageChange(n, values[:pageSize:pageSize]))
-			copy(in.shadow.page(n), values)
-			values = values[pageSize:]
-			n++
-		}
-	}
-	if full { // pages that are zero were left out
-		in.copyToShadow(mem)
-	}
-	return changes
-}
-
-// belongs says whether a page is to be saved with its content.
-func (in *Instance) belongs(mem []byte, n int, full bool) bool {
-	page := mem[n*pageSize : (n+1)*pageSize]
-	return (full || !bytes.Equal(page, in.shadow.page(n))) && !bytes.Equal(page, zeroPage)
-}
-
-func pageChange(n int, value []byte) dataflow.Change {
-	return dataflow.Change{Space: dataflow.SpaceMemory, Key: binary.BigEndian.AppendUint32(nil, uint32(n)), Value: value}
-}
-
-func (in *Instance) copyToShadow(mem []byte) {
-	for n := range len(mem) / pageSize {
-		copy(in.shadow.page(n), mem[n*pageSize:])
-	}
 }
 
 // view is the guest's whole memory; it goes stale when the guest runs.
@@ -172,8 +115,7 @@ func (in *Instance) restore(state dataflow.StateReader) error {
 		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
 	}
 	in.keyed.settle()
-	in.shadow.grow(in.mod.Memory().Size())
-	in.copyToShadow(in.view())
+	in.linear.adopt()
 	return nil
 }
 
