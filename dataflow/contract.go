@@ -41,6 +41,7 @@ const (
 	EntryCut                          // source task: an epoch's barrier was taken at an earlier position
 	EntryMarked                       // source task: as EntryIngest, with marks
 	EntryMarks                        // source task: the same without records
+	EntryUpgrade                      // any task: from here on other versions of its operators
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.
@@ -160,7 +161,9 @@ type Operator interface {
 type OperatorSpec struct {
 	Name    string // in the job
 	Task    string // job and task: seeds the guest's random numbers
+	Module  string // as the job names it
 	Digest  string // of the module
+	Anew    uint64 // as in OpVersion
 	Config  map[string]string
 	Outputs []string
 	Inputs  []string

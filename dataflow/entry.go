@@ -23,6 +23,7 @@ import (
 //	reserve  channel (uvarint) | number (uvarint)
 //	sink     sink (uvarint) | may be sent up to (uvarint) | received up to (uvarint)
 //	cut      position of the last entry before it (uvarint) | epoch (uvarint)
+//	upgrade  generation (uvarint) | the upgrade as JSON
 //	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")

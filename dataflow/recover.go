@@ -39,6 +39,9 @@ type recordError struct {
 }
 
 func (e *recordError) Error() string {
+	if e.index == upgradeIndex {
+		return fmt.Sprintf("upgrade: %v", e.err)
+	}
 	return fmt.Sprintf("record %d of the batch: %v", e.index, e.err)
 }
 func (e *recordError) Unwrap() error { return e.err }
@@ -225,6 +228,7 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	if err := t.chain.close(); err != nil {
 		return err
 	}
+	t.loadVersions(meta.Upgraded, older)
 	if err := t.chain.open(ctx, t.env.Operators, state, older); err != nil {
 		return err
 	}
@@ -389,6 +393,12 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 		r, err := decodeReserve(e.Data)
 		if o := t.outlet(r.channel); err == nil && o != nil && t.started { // else its channels are those of an older plan
 			o.reserved = max(o.reserved, r.number)
+		}
+		return 0, err
+	case EntryUpgrade:
+		u, err := decodeUpgrade(e.Data)
+		if err == nil && u.generation == t.spec.Generation {
+			t.upgradeLogged = max(t.upgradeLogged, u.Number)
 		}
 		return 0, err
 	case EntryGiveUp:
@@ -571,12 +581,16 @@ func (t *Task) overtake(ctx context.Context, cause error) (bool, error) {
 // logGiveUp gives a record up according to the operator's policy.
 func (t *Task) logGiveUp(rec *recordError, guest *GuestError) error {
 	g := giveUpEntry{t.pos, rec.index, rec.Error()}
-	for _, op := range t.spec.Ops {
+	if rec.index == upgradeIndex {
+		return t.refuse(rec)
+	}
+	for _, op := range t.chain.spec.Ops {
 		if op.Operator.Name == guest.Operator && op.Operator.Digest != "" {
 			g.reason += " (" + op.Operator.Digest + ")"
 		}
 		switch {
 		case op.Operator.Name != guest.Operator:
+		case op.Policy == PolicyFail && t.target.Trial:
 		case op.Policy == PolicyFail:
 			return fmt.Errorf("operator %s failed, and its policy is to stop: %s", guest.Operator, guest.Reason)
 		case op.Policy == PolicySkip:

@@ -64,15 +64,21 @@ func newDevice(t *testing.T, spec TaskSpec) *device {
 func (d *device) start() *process { return d.startWith(&counters{}) }
 
 func (d *device) startWith(ops *counters) *process {
+	p := d.startMaking(ops)
+	p.ops = ops
+	return p
+}
+
+func (d *device) startMaking(ops Operators) *process {
 	p := &process{
-		device: d, ops: ops, sink: &basket{}, notes: &notes{},
+		device: d, sink: &basket{}, notes: &notes{},
 		wire:  &wire{grants: make(chan Grant, 8)},
 		ticks: make(chan struct{}), synced: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	clock := func() int64 { return d.now }
 	p.ingest = NewIngestLog(d.spec.Name(), d.log, d.dead, clock)
 	p.task = NewTask(d.spec, Env{
-		Log: d.log, Store: d.store, Operators: p.ops, Output: p.wire, Sinks: d.sinks(p), Dead: d.dead, Observer: p.notes,
+		Log: d.log, Store: d.store, Operators: ops, Output: p.wire, Sinks: d.sinks(p), Dead: d.dead, Observer: p.notes,
 		Save:  func(info PartInfo, changes []Change, done func(error)) { done(d.store.Save(info, changes)) },
 		Clock: clock, Stopwatch: func() time.Duration { return 0 }, Ticks: p.ticks, Synced: p.synced,
 		Base: d.base, BaseHere: d.base != nil, Floor: d.floor,

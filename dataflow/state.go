@@ -29,6 +29,8 @@ type taskMeta struct {
 	In     map[abs.ChannelID]inMeta  `json:"in,omitempty"`
 	Out    map[abs.ChannelID]outMeta `json:"out,omitempty"`
 	Sinks  map[string]sinkMeta       `json:"sinks,omitempty"`
+	// Upgraded names the versions of the operators that the state is of.
+	Upgraded Upgraded `json:"upgraded,omitzero"`
 }
 
 type inMeta struct {
@@ -59,7 +61,7 @@ type sinkMeta struct {
 func (t *Task) meta() taskMeta {
 	m := taskMeta{
 		Stamp: t.stamp, Cursor: t.cursor, Marks: encodeMarks(t.marks), Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Log: t.env.Log.ID(), Aligner: t.aligner.State(),
-		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{},
+		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{}, Upgraded: t.upgraded,
 	}
 	for _, c := range t.inbox.chans {
 		m.In[c.ID] = inMeta{c.next, c.sum, c.ended}

@@ -30,6 +30,7 @@ type stats struct {
 	recovered bool
 	saveError string
 	counters  Counters
+	upgraded  Upgraded
 }
 
 // Counters are protocol events that are expected and counted.
@@ -60,6 +61,8 @@ type Status struct {
 	Recovery   *Recovery
 	SaveError  string
 	Counters   Counters
+	// Upgraded is as of the last tick, but that there was an upgrade shows at once.
+	Upgraded Upgraded
 }
 
 // SinkStatus is a sink's part of a task's state. Early is how many records were let go before a checkpoint
@@ -101,6 +104,12 @@ func (s *stats) setRecovery(r Recovery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recovery, s.recovered = r, true
+}
+
+func (s *stats) setUpgraded(u Upgraded) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.upgraded = u
 }
 
 func (s *stats) setSaveError(err error) {
@@ -166,6 +175,7 @@ func (t *Task) status() {
 			s.sinks[i].Early = p.held.released
 		}
 	}
+	s.upgraded = t.upgraded
 	s.counters = Counters{t.inbox.duplicates, t.inbox.jumps, t.inbox.stale}
 }
 
@@ -210,7 +220,7 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Sinks: s.sinks, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Sinks: s.sinks, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded,
 	}
 	if st.State == "" {
 		st.State = "starting"

@@ -153,6 +153,10 @@ type Task struct {
 	wanted  abs.Epoch              // likewise, of a source: its barrier may be taken ahead
 	cuts    map[abs.Position][]cut // barriers taken ahead, by the entry they follow
 
+	target        Upgrade // the newest that was asked for
+	upgraded      Upgraded
+	upgradeLogged uint64 // the newest in the log, if the task has not come to it
+
 	giveUps map[abs.Position]map[int]givenUp
 	suspect suspect           // its entry is taken record by record
 	unsure  unsure            // entries whose giving up of records may not be synced
@@ -624,6 +628,9 @@ func (t *Task) reserve(o *outlet) {
 
 // step takes one entry of the log, or makes one.
 func (t *Task) step() (bool, error) {
+	if logged, err := t.upgradeDue(); logged || err != nil {
+		return logged, err
+	}
 	if t.follow != nil {
 		return t.stepLogged()
 	}
@@ -712,6 +719,12 @@ func (t *Task) apply(e Entry) (bool, error) {
 			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
 		return t.ordered(e.Pos, o)
+	case EntryUpgrade:
+		u, err := decodeUpgrade(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		return true, t.upgrade(e.Pos, u)
 	case EntryControl:
 		ev, err := decodeControl(e.Data)
 		if err != nil {
@@ -952,6 +965,7 @@ func (t *Task) process(pos abs.Position, to []Target, b Batch) error {
 		t.recovery.Replayed += uint64(b.Count)
 	}
 	t.stats.in.Add(uint64(b.Count))
+	t.tally(b.Count, 0)
 	var err error
 	switch {
 	case b.Count == 0:
@@ -977,6 +991,7 @@ func (t *Task) oneByOne(pos abs.Position, to []Target, b Batch) error {
 		one := Batch{Stamp: b.Stamp, Count: 1, Payload: rest[:len(rest)-len(after)]}
 		rest = after
 		if g, is := t.giveUps[pos][index]; is {
+			t.tally(0, 1)
 			t.setAside(pos, index, g, one.Payload)
 			continue
 		}

@@ -22,6 +22,13 @@ import (
 //	weir_process (input, ptr, len, count) -> status
 //	                                         one batch: count records in len bytes at ptr
 //
+//	weir_migrate_out () -> i64               optional; what the next version of the operator is to have of this
+//	                                         one's variables: address (high half) and length (low half) of
+//	                                         up to 16 MiB, or -1 if that failed. Called on an old version's
+//	                                         instance, which is then closed
+//	weir_migrate_in (ptr, len) -> status     optional; takes what another version's weir_migrate_out gave,
+//	                                         once, after weir_init. Keyed state is there without it
+//
 // Each of these calls has a budget of instructions, see DefaultTimeLimit, and traps when it is used up.
 //
 // A status other than 0 is a failure; its reason is what the module gave to fail. After a failure or
@@ -89,6 +96,8 @@ const (
 	exportAlloc      = "weir_alloc"
 	exportInit       = "weir_init"
 	exportProcess    = "weir_process"
+	exportMigrateOut = "weir_migrate_out"
+	exportMigrateIn  = "weir_migrate_in"
 )
 
 // Names that [Prepare] adds to a module.
@@ -142,4 +151,6 @@ var guestExports = []struct {
 	{exportAlloc, sig(args(i32), i32), false},
 	{exportInit, sig(nil, i32), false},
 	{exportProcess, sig(args(i32, i32, i32, i32), i32), false},
+	{exportMigrateOut, sig(nil, i64), true},
+	{exportMigrateIn, sig(args(i32, i32), i32), true},
 }

@@ -25,6 +25,7 @@ const (
 	phaseInit                 // weir_init
 	phaseAlloc                // weir_alloc
 	phaseProcess              // weir_process
+	phaseMigrate              // weir_migrate_out, weir_migrate_in
 	phaseLost                 // failed: to be closed
 )
 

@@ -28,6 +28,8 @@ type Module struct {
 	globals    []string // export names of the mutable globals, in index order
 	initialize bool     // exports _initialize
 	start      bool     // had a start function, now exported as weir_start
+	migrateOut bool     // exports weir_migrate_out
+	migrateIn  bool     // exports weir_migrate_in
 }
 
 // Globals is the number of mutable globals that a snapshot captures.
@@ -66,9 +68,11 @@ func prepare(wasm []byte, opt Options) (*Module, error) {
 		return nil, err
 	}
 	_, initialize := b.exports[exportInitialize]
+	_, migrateOut := b.exports[exportMigrateOut]
+	_, migrateIn := b.exports[exportMigrateIn]
 	return &Module{
 		Digest: Digest(wasm), Size: len(wasm), MinMemory: b.minMemory, Imports: b.imports,
-		code: code, globals: globals, initialize: initialize, start: b.start >= 0,
+		code: code, globals: globals, initialize: initialize, start: b.start >= 0, migrateOut: migrateOut, migrateIn: migrateIn,
 	}, nil
 }
 

@@ -147,9 +147,21 @@ func (in *Instance) restoreAll(state dataflow.StateReader) error {
 }
 
 // inherit takes the keyed state that another module or configuration has left, and initializes the instance,
-// which then finds it.
+// which then finds it, and what the old module hands over of its variables. The clock and the position in the
+// random numbers go on.
 func (in *Instance) inherit(state dataflow.StateReader) error {
-	err := state(func(c dataflow.Change) error {
+	migrated, migrates, err := in.migration(state)
+	if err != nil {
+		return err
+	}
+	saved, known, err := savedInstance(state)
+	if err != nil {
+		return fmt.Errorf("operator %s: %w", in.spec.Name, err)
+	}
+	if known {
+		in.clock, in.random.pos = saved.clock, saved.random
+	}
+	err = state(func(c dataflow.Change) error {
 		if c.Space == dataflow.SpaceKeyed && c.Value != nil {
 			in.keyed.put(c.Key, c.Value, 1<<62)
 		}
@@ -158,7 +170,10 @@ func (in *Instance) inherit(state dataflow.StateReader) error {
 	if err != nil {
 		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
 	}
-	return in.initialize()
+	if err := in.initialize(); err != nil || !migrates {
+		return err
+	}
+	return in.take(migrated)
 }
 
 func (in *Instance) restorePage(c dataflow.Change) error {
