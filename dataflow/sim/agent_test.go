@@ -706,6 +706,7 @@ func (r *taskRun) relieve(channel int, seq uint64, done func(error)) {
 
 func (r *taskRun) tick() {
 	r.after(taskTick, func() {
+		r.upgraded()
 		r.task.Tick()
 		r.wake()
 		r.tick()

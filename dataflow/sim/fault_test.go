@@ -31,6 +31,7 @@ var faults = []fault{
 	{"full", 2, (*chaos).fillLog},
 	{"trap", 3, (*chaos).setTrap},
 	{"task", 3, (*chaos).failTask},
+	{"upgrade", 3, (*chaos).upgrade},
 }
 
 // namedFaults strike when they are named only.
@@ -49,13 +50,14 @@ type chaos struct {
 	counts    map[string]int
 	trap      map[string]bool // operators that trap on their next record, once
 	failSaves int
+	started   map[string]bool // versions that have failed to start once, by task and digest
 	slowUntil map[string]time.Duration
 	at        int // the only strike is after this event; 0: by chance
 	calmSince time.Duration
 }
 
 func newChaos(w *world, opt options) *chaos {
-	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
+	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, started: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
 	for _, f := range slices.Concat(faults, namedFaults) {
 		if len(opt.faults) == 0 && !isNamed(f) || slices.Contains(opt.faults, f.name) {
 			c.table = append(c.table, f)

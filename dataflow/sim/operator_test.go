@@ -39,9 +39,10 @@ func decodeValue(b []byte) value {
 // tally is an operator whose every output depends on all that it has taken and on the order: it counts
 // records, in all and per key, and chains their hashes. An instance that has trapped must not be used.
 type tally struct {
-	w    *world
-	t    *plannedTask
-	name string
+	w      *world
+	t      *plannedTask
+	name   string
+	digest string // its version: what it makes depends on it
 
 	count, chain uint64
 	keys         map[string]uint64
@@ -53,7 +54,10 @@ type tally struct {
 type operators struct{ w *world }
 
 func (o operators) New(_ context.Context, spec dataflow.OperatorSpec, state dataflow.StateReader) (dataflow.Operator, error) {
-	t := &tally{w: o.w, t: o.w.topo.task(spec.Name), name: spec.Name, keys: map[string]uint64{}, dirty: map[string]bool{}}
+	t := &tally{w: o.w, t: o.w.topo.task(spec.Name), name: spec.Name, digest: spec.Digest, keys: map[string]uint64{}, dirty: map[string]bool{}}
+	if why := o.w.chaos.refuses(t.t, spec.Digest); why != "" && spec.Fresh {
+		return nil, &dataflow.GuestError{Operator: spec.Name, Reason: why}
+	}
 	if state == nil {
 		return t, nil
 	}
@@ -66,6 +70,9 @@ func (o operators) New(_ context.Context, spec dataflow.OperatorSpec, state data
 		}
 		return nil
 	})
+	if spec.Fresh {
+		t.chain = t.chain*31 + hashOf([]byte(spec.Digest)) // as migrated variables are
+	}
 	return t, err
 }
 
@@ -133,7 +140,7 @@ func (t *tally) take(r frame.Record, v value, stamp int64) frame.Record {
 	var at [8]byte
 	binary.LittleEndian.PutUint64(at[:], uint64(stamp))
 	t.count++
-	t.chain = t.chain*1_000_003 + hashOf(r.Key, r.Value, at[:])
+	t.chain = t.chain*1_000_003 + hashOf(r.Key, r.Value, at[:], []byte(t.digest))
 	t.keys[string(r.Key)]++
 	t.dirty[string(r.Key)] = true
 	v.count, v.chain = t.count, t.chain^t.keys[string(r.Key)]

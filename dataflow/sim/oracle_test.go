@@ -200,6 +200,9 @@ func (o *oracle) finished() bool {
 	if !o.marked {
 		o.mark, o.marked = epochs[len(epochs)-1], true
 	}
+	if o.why = o.w.behind(); o.why != "" {
+		return false
+	}
 	o.why = o.kept()
 	return o.why == ""
 }

@@ -31,6 +31,9 @@ func restoreFrom(c *checkpoint, opt options) *world {
 		}
 		w.kv.records[e] = versioned{encode(v.Record), v.Revision}
 	}
+	for t, u := range from.upgrades {
+		w.upgrades[t] = u
+	}
 	w.kv.revision, w.terms = from.kv.revision, from.terms+len(from.leaders)
 	for _, t := range w.topo.tasks {
 		w.restoreTask(c, t)

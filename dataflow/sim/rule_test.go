@@ -20,6 +20,8 @@ type rules struct {
 	handOverUnsynced  bool // outputs leave before the log is synced past their cause
 	forgetOrder       bool // order entries are not logged
 	forgetControl     bool // control items are not logged
+	forgetUpgrades    bool // nor upgrades of operators
+	forgetVersions    bool // a restored task has the versions that it began with
 	forgetAligner     bool // a restored task's aligner begins anew
 	forgetFinished    bool // it does not know which epochs are over
 	forgetReserved    bool // after a restart all that is sent takes credit
@@ -118,6 +120,8 @@ var ruleCases = []ruleCase{
 	{"order", rules{forgetOrder: true, forgetControl: true}, "merge", []string{"kill"}, busy},
 	{"order-of-data", rules{forgetOrder: true}, "chain", []string{"kill"}, busy},
 	{"order-of-control", rules{forgetControl: true}, "shuffle", nil, busy},
+	{"upgrades", rules{forgetUpgrades: true}, "shuffle", []string{"kill", "upgrade"}, busy},
+	{"upgrades-in-parts", rules{forgetVersions: true}, "chain", []string{"kill", "upgrade"}, busy},
 	{"aligner", rules{forgetAligner: true}, "shuffle", []string{"kill", "task"}, busy},
 	{"finished", rules{forgetFinished: true}, "shuffle", nil, busy},
 	{"repeats-free", rules{forgetReserved: true}, "diamond", []string{"power-all", "site"}, narrow},
@@ -172,6 +176,8 @@ func (r rules) forgets(kind dataflow.EntryKind) bool {
 		return r.forgetOrder
 	case dataflow.EntryControl:
 		return r.forgetControl
+	case dataflow.EntryUpgrade:
+		return r.forgetUpgrades
 	case dataflow.EntryReserve:
 		return r.forgetReserved
 	}
@@ -180,12 +186,15 @@ func (r rules) forgets(kind dataflow.EntryKind) bool {
 
 // restored is a part's own state as a task finds it.
 func (r rules) restored(encoded []byte) []byte {
-	if !r.forgetAligner && !r.forgetFinished && !r.forgetReserved {
+	if !r.forgetVersions && !r.forgetAligner && !r.forgetFinished && !r.forgetReserved {
 		return encoded
 	}
 	meta := metaOf(encoded)
 	if r.forgetAligner {
 		meta["aligner"] = map[string]any{}
+	}
+	if r.forgetVersions {
+		delete(meta, "upgraded")
 	}
 	if r.forgetFinished {
 		delete(meta["aligner"].(map[string]any), "finished")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
 )
 
 // Limits of a run. Beyond them it does not make progress.
@@ -34,16 +35,17 @@ type world struct {
 	serial uint64 // of the last event queued
 	tracer func(string)
 
-	agents  []*agent
-	streams map[abs.TaskID]*stream
-	grants  map[int]time.Duration // when the last one of a channel arrives
-	kv      *kv
-	leaders []*leader
-	terms   int // before the first of these
-	brokers []*broker
-	outside *outside
-	oracle  *oracle
-	chaos   *chaos
+	agents   []*agent
+	streams  map[abs.TaskID]*stream
+	grants   map[int]time.Duration // when the last one of a channel arrives
+	kv       *kv
+	upgrades map[*plannedTask]dataflow.Upgrade // decided
+	leaders  []*leader
+	terms    int // before the first of these
+	brokers  []*broker
+	outside  *outside
+	oracle   *oracle
+	chaos    *chaos
 
 	calm    bool // no more faults
 	calmAt  int  // events until then
@@ -81,7 +83,7 @@ func (h *eventHeap) Pop() any {
 func newWorld(topo *topology, seed uint64, opt options) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, uint64(len(topo.name))<<32|uint64(topo.name[0]))), topo: topo, rules: opt.rules, gen: 1,
-		streams: map[abs.TaskID]*stream{}, grants: map[int]time.Duration{}, tracer: opt.trace,
+		streams: map[abs.TaskID]*stream{}, grants: map[int]time.Duration{}, upgrades: map[*plannedTask]dataflow.Upgrade{}, tracer: opt.trace,
 	}
 	w.profile = newProfile(w, opt)
 	w.oracle = newOracle(w)
