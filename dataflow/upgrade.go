@@ -191,7 +191,7 @@ func (t *Task) loadVersions(u Upgraded, older bool) {
 		case !known:
 		case !older:
 			t.chain.spec.Ops[i] = op.with(v)
-		case !v.sameCode(op.Version()):
+		case v.Digest != op.Operator.Digest || !maps.Equal(v.Config, op.Operator.Config): // Anew is of a generation
 			t.chain.spec.Ops[i].Operator.Fresh = true
 		}
 	}

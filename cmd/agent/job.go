@@ -22,6 +22,8 @@ type jobCmds struct {
 	Apply       jobApplyCmd    `cmd:"" help:"Create or update a job; returns when its checkpoint 0 is committed."`
 	List        jobListCmd     `cmd:"" help:"List the jobs."`
 	Show        jobShowCmd     `cmd:"" help:"Show a job, its tasks and its checkpoints."`
+	Promote     jobPromoteCmd  `cmd:"" help:"End the trial of new versions of operators: all agents have them."`
+	Rollback    jobRollbackCmd `cmd:"" help:"End the trial of new versions of operators: the versions before come back."`
 	Stop        jobStopCmd     `cmd:"" help:"Drain a job and keep a final checkpoint."`
 	Delete      jobDeleteCmd   `cmd:"" help:"Remove a stopped job with its state."`
 	Deadletters deadLetterCmds `cmd:"" help:"Records that were given up."`
@@ -169,6 +171,7 @@ func digestModules(src jobSource) error {
 
 type jobApplyCmd struct {
 	jobFile
+	trialFlags
 	Fresh   []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
 	Replace []string `placeholder:"AGENT" help:"The device of this agent was lost and another one has its name now: its sources go on from their newest replicated snapshots; what only the old device knew is lost."`
 	remote
@@ -180,6 +183,9 @@ type jobApplyCmd struct {
 func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	cl, src, err := c.source(c.remote)
 	if err != nil {
+		return err
+	}
+	if src.Trial, err = c.trial(); err != nil {
 		return err
 	}
 	if err := pushModules(ctx, cl, src); err != nil {
@@ -197,6 +203,12 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 		fmt.Fprintf(p.stderr, "warning: %s\n", plain(w))
 	}
 	what := "updated"
+	if a.Upgrade > 0 {
+		what = fmt.Sprintf("upgraded while it runs (upgrade %d)", a.Upgrade)
+	}
+	if a.Drained != "" {
+		what += ", drained since " + plain(a.Drained)
+	}
 	switch {
 	case a.Created:
 		what = "created"
@@ -275,6 +287,9 @@ func (p *program) printJob(j api.Job) error {
 		j.LastCompleteEpoch, j.LastReplicatedEpoch, msText(j.AlignMS), msText(j.FreezeMS), msText(j.PersistMS), msText(j.ReplicateMS))
 	if j.Waits != "" {
 		fmt.Fprintf(w, "next checkpoint: %s\n", plain(j.Waits))
+	}
+	if j.Upgrade != nil {
+		fmt.Fprintln(w, upgradeText(*j.Upgrade))
 	}
 	if r := j.Running; r != nil {
 		fmt.Fprintf(w, "running: epoch %d, %s for %s, %d of %d parts", r.Epoch, r.Phase, msText(r.AgeMS), r.Acked, r.Needed)

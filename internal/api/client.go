@@ -107,6 +107,15 @@ func (c *Client) StopJob(ctx context.Context, name string, timeout time.Duration
 	return send[Checkpoint](ctx, c, request{method: http.MethodPost, path: []string{"jobs", name, "stop"}}.waits(timeout))
 }
 
+// EndTrial keeps the upgrade of a job that is on trial, on all agents, or takes it back.
+func (c *Client) EndTrial(ctx context.Context, name string, keep bool) (Upgrade, error) {
+	end := "rollback"
+	if keep {
+		end = "promote"
+	}
+	return send[Upgrade](ctx, c, request{method: http.MethodPost, path: []string{"jobs", name, end}, limit: lookTimeout})
+}
+
 // DeleteJob removes a stopped job with its state; force removes one that runs.
 func (c *Client) DeleteJob(ctx context.Context, name string, force bool, timeout time.Duration) error {
 	r := request{method: http.MethodDelete, path: []string{"jobs", name}}.waits(timeout)

@@ -17,6 +17,8 @@ type JobSource struct {
 	// Replace names agents whose devices were lost: their sources go on from their newest replicated
 	// snapshots, on the device that has the name now, and what only the old one knew is lost.
 	Replace []string `json:"replace,omitempty"`
+	// Trial is for a change of operators alone; nil: the defaults.
+	Trial *Trial `json:"trial,omitempty"`
 }
 
 // Plan is what applying a job file would run, and where.
@@ -42,11 +44,15 @@ type PlannedTask struct {
 
 // Applied is a job that was created or updated. Checkpoint 0 is committed.
 type Applied struct {
-	Job        string   `json:"job"`
-	Generation uint32   `json:"generation"`
-	Created    bool     `json:"created"`
-	Unchanged  bool     `json:"unchanged"`
-	Warnings   []string `json:"warnings"`
+	Job        string `json:"job"`
+	Generation uint32 `json:"generation"`
+	Created    bool   `json:"created"`
+	Unchanged  bool   `json:"unchanged"`
+	// Upgrade is the number of the upgrade, if operators were changed while the job runs; 0: it was drained, or begins.
+	Upgrade uint64 `json:"upgrade,omitempty"`
+	// Drained says why the job had to be drained.
+	Drained  string   `json:"drained,omitempty"`
+	Warnings []string `json:"warnings"`
 }
 
 // States of a job.
@@ -94,8 +100,10 @@ type Job struct {
 	Running *Running `json:"running_checkpoint"`
 	// Waits says why no checkpoint is under way, for people; empty while one is, or if that is not known.
 	Waits string `json:"checkpoint_waits"`
-	Tasks []Task `json:"tasks"`
-	YAML  string `json:"yaml"`
+	// Upgrade is the newest of its operators; null: none since the generation began.
+	Upgrade *Upgrade `json:"upgrade"`
+	Tasks   []Task   `json:"tasks"`
+	YAML    string   `json:"yaml"`
 }
 
 // Running is the checkpoint that is under way.
@@ -133,9 +141,10 @@ type Task struct {
 	RecordsIn  uint64 `json:"records_in"`
 	RecordsOut uint64 `json:"records_out"`
 	// Lag is how many records are known to wait for this task.
-	Lag         uint64    `json:"lag"`
-	DeadLetters uint64    `json:"dead_letters"`
-	Recovery    *Recovery `json:"recovery"` // the last one; null if it never recovered
+	Lag         uint64       `json:"lag"`
+	DeadLetters uint64       `json:"dead_letters"`
+	Recovery    *Recovery    `json:"recovery"` // the last one; null if it never recovered
+	Upgrade     *TaskUpgrade `json:"upgrade,omitempty"`
 	// Reason is the last error of a task that is not running.
 	Reason string `json:"reason,omitempty"`
 	// Source is what came of the messages of the task's MQTT source; null for other tasks.

@@ -40,7 +40,7 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 	if old != nil {
 		gen = old.Generation + 1
 		if old.State != jobDeleted {
-			previous = old.Plan
+			previous = old.plan()
 		}
 	}
 	var agents []job.Agent
@@ -166,19 +166,55 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	}
 	if !out.Created {
 		rec.Since = old.Since
-		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && samePlan(old.Plan, p) {
+		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && samePlan(old.plan(), p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
 		}
-		if err := job.Diff(old.Plan, p, a.removed); err != nil {
+		if err := a.markMigrating(ctx, old.plan(), p); err != nil {
+			return out, err
+		}
+		if err := job.Diff(old.plan(), p, a.removed); err != nil {
 			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
 		}
 		rec.Base = old.Final
+		next, why, err := a.upgrade(ctx, *old, p, src, modules)
+		switch {
+		case err != nil:
+			return out, err
+		case next != nil:
+			return a.applyUpgrade(ctx, out, *old, *next)
+		case src.Trial != nil && src.Trial.Canary != "":
+			return out, api.Conflict("apply it without --canary", "job %s must be drained for this change, so no agent can have it before the others: %s", p.Job, why)
+		}
+		if old.live() {
+			out.Drained = why
+		}
 	}
 	if err := a.replaceJob(ctx, rec, old); err != nil {
 		return out, err
 	}
 	return a.started(ctx, out, rec)
+}
+
+// applyUpgrade stores an upgrade and waits until the tasks have taken it.
+func (a *Agent) applyUpgrade(ctx context.Context, out api.Applied, old, rec jobRecord) (api.Applied, error) {
+	if tr := upgradeTrial(old); tr != nil && tr.Agents != nil {
+		return out, api.Conflict("wait for its end (agent job show), or end it with agent job promote or agent job rollback", "a canary of job %s runs", rec.Name)
+	}
+	if err := a.putJob(ctx, rec, &old); err != nil {
+		return out, err
+	}
+	out.Generation, out.Upgrade = uint32(rec.Generation), rec.Upgrade.Number
+	away, err := a.waitUpgraded(ctx, rec)
+	out.Warnings = append(out.Warnings, away...)
+	return out, err
+}
+
+func upgradeTrial(r jobRecord) *trialRecord {
+	if r.Upgrade == nil {
+		return nil
+	}
+	return r.Upgrade.Trial
 }
 
 // replaceDevices marks what agents run whose devices were lost. One whose task runs has lost nothing.

@@ -111,8 +111,10 @@ func (r *runner) status() api.Task {
 		Restarts: r.restarts, Generation: uint32(r.rec.Generation), DeadLetters: r.a.dead.count(r.name),
 	}
 	var repeats uint64
+	t.Upgrade = r.upgradeStatus(nil)
 	if r.running != nil {
 		s := r.running.Status()
+		t.Upgrade = r.upgradeStatus(&s)
 		repeats = s.Repeats
 		r.fill(&t, s)
 	}
@@ -484,6 +486,7 @@ func (h *hostedJob) show(statuses map[string]api.Status) api.Job {
 			j.State, j.Reason = api.JobFailed, task.ID+": "+task.Reason
 		}
 	}
+	j.Upgrade = rec.showUpgrade(j.Tasks)
 	h.fillCheckpoints(&j)
 	return j
 }

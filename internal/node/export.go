@@ -106,7 +106,7 @@ func (a *Agent) export(ctx context.Context, job jobRecord, rec abs.EpochRecord, 
 
 func (a *Agent) exportOperators(e *export, job jobRecord) error {
 	seen := map[string]bool{}
-	for _, t := range job.Plan.Tasks {
+	for _, t := range job.plan().Tasks {
 		for _, op := range t.Ops {
 			if seen[op.Digest] {
 				continue
@@ -115,14 +115,7 @@ func (a *Agent) exportOperators(e *export, job jobRecord) error {
 			if strings.HasPrefix(op.Digest, native.Prefix) {
 				continue
 			}
-			if err := a.fetchModule(a.life, op.Digest); err != nil {
-				return err
-			}
-			b, err := a.blobs.Get(op.Digest)
-			if err != nil {
-				return err
-			}
-			if err := e.add("modules/"+op.Digest, b); err != nil {
+			if err := a.exportModule(e, op.Digest); err != nil {
 				return err
 			}
 			if name, version, ok := strings.Cut(op.Module, "@"); ok {
@@ -134,7 +127,26 @@ func (a *Agent) exportOperators(e *export, job jobRecord) error {
 			}
 		}
 	}
+	for _, d := range job.digests() {
+		if seen[d] || strings.HasPrefix(d, native.Prefix) {
+			continue
+		}
+		if err := a.exportModule(e, d); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+func (a *Agent) exportModule(e *export, digest string) error {
+	if err := a.fetchModule(a.life, digest); err != nil {
+		return err
+	}
+	b, err := a.blobs.Get(digest)
+	if err != nil {
+		return err
+	}
+	return e.add("modules/"+digest, b)
 }
 
 func (a *Agent) exportPack(ctx context.Context, e *export, pack string) error {

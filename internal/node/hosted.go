@@ -81,6 +81,9 @@ func (h *hostedJob) apply(rec jobRecord) error {
 	if !rec.live() {
 		return nil
 	}
+	for _, r := range h.tasks() {
+		r.want(rec)
+	}
 	return h.startRunners(rec)
 }
 
@@ -102,6 +105,7 @@ func (h *hostedJob) startRunners(rec jobRecord) error {
 		}
 		h.runners[t.ID] = r
 		r.start(h.a.life)
+		r.want(rec)
 	}
 	return nil
 }

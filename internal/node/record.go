@@ -54,6 +54,8 @@ type jobRecord struct {
 	Next *jobRecord `json:"next,omitempty"`
 	// Base is the epoch whose parts the generation starts from; 0: none.
 	Base abs.Epoch `json:"base,omitempty"`
+	// Upgrade is the newest of the generation; nil: none.
+	Upgrade *upgradeRecord `json:"upgrade,omitempty"`
 	// Final is the epoch that ended a stopped job.
 	Final abs.Epoch `json:"final,omitempty"`
 }

@@ -170,3 +170,6 @@ func (a *Agent) operators(ctx context.Context, prefix string) ([]api.Operator, e
 	})
 	return out, nil
 }
+
+// errUntrusted says that a module is not signed by a key that this agent trusts.
+var errUntrusted = errors.New("not signed by a trusted key")

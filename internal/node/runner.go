@@ -75,6 +75,10 @@ type runner struct {
 	forget       []func(context.Context) error
 	sourceStatus func() mqtt.SourceStatus
 	sourceBase   mqtt.SourceStatus // counts of the sources that the task had before a restart
+	wanted       dataflow.Upgrade  // by the job's record
+	ready        dataflow.Upgrade  // what it needs is here
+	refused      refusal
+	upgradeWaits string
 }
 
 func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner, error) {
@@ -216,7 +220,7 @@ func (r *runner) once(ctx context.Context) error {
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
-		Log: r.entries, Store: r.a.store, Operators: operators{r.a.host}, Dead: r.a.dead, Observer: observer{r},
+		Log: r.entries, Store: r.a.store, Operators: r.operators(), Dead: r.a.dead, Observer: observer{r},
 		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
 	}
 	spec, sinks, err := r.assemble(&env)
@@ -375,6 +379,9 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 	if err != nil {
 		return 0, nil, err
 	}
+	if err := r.fetchVersions(ctx, parts); err != nil {
+		return 0, nil, err
+	}
 	if r.hasParts(parts) {
 		return 0, nil, nil
 	}
@@ -398,6 +405,42 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 		}
 	}
 }
+
+// fetchVersions makes sure that the modules are here that the task's parts are of, and its log may name.
+func (r *runner) fetchVersions(ctx context.Context, parts []dataflow.PartInfo) error {
+	var need []string
+	for _, p := range parts {
+		if p.Generation != r.rec.Generation {
+			continue
+		}
+		versions, err := dataflow.VersionsOf(p)
+		if err != nil {
+			return err
+		}
+		for _, v := range versions {
+			if !slices.Contains(need, v.Digest) {
+				need = append(need, v.Digest)
+			}
+		}
+	}
+	for _, d := range need {
+		if err := r.a.fetchModule(ctx, d); err != nil {
+			return err
+		}
+	}
+	if r.a.currentCluster() == "" {
+		return nil // what the log names was here before it was logged
+	}
+	for _, d := range r.job.record().digests() {
+		if err := r.a.fetchModule(ctx, d); err != nil {
+			r.log.Warn("a module of an upgrade is not here; it may be needed for replay", "error", err)
+		}
+	}
+	return nil
+}
+
+// operators makes the operators of the task.
+func (r *runner) operators() dataflow.Operators { return operators{r.a.host} }
 
 // joinLate gets what a task needs whose generation has begun already: its part of it, from the replica, or,
 // if it began without this agent, which was detached, the part that the generation started from.
@@ -508,6 +551,9 @@ func (r *runner) attach(t *dataflow.Task, in dataflow.Input) {
 	}
 	for _, rec := range r.records {
 		t.Record(rec)
+	}
+	if r.ready.Number > 0 {
+		t.Upgrade(r.ready)
 	}
 }
 

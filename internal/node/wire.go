@@ -66,18 +66,22 @@ func holdsBack(p *job.Physical) bool {
 }
 
 func (r *runner) opSpec(spec *dataflow.TaskSpec, op job.Op) dataflow.OpSpec {
-	o := dataflow.OpSpec{
-		Operator: dataflow.OperatorSpec{Name: op.Name, Task: r.name, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs, Fresh: op.Fresh, Limits: dataflow.Limits{
-			Memory: op.Limits.Memory, Time: time.Duration(op.Limits.TimeMS) * time.Millisecond, Output: op.Limits.Output,
-			State: op.Limits.State, LogRate: op.Limits.LogRate,
-		}},
-		Policy: dataflow.ErrorPolicy(op.OnError),
-	}
+	o := dataflow.OpSpec{Operator: r.operatorSpec(op), Policy: dataflow.ErrorPolicy(op.OnError)}
 	for _, out := range op.Outputs {
-		o.Operator.Outputs = append(o.Operator.Outputs, out.Name)
 		o.Outputs = append(o.Outputs, r.targets(spec, out.Targets))
 	}
 	return o
+}
+
+// operatorSpec is the operator as the generation begins with it.
+func (r *runner) operatorSpec(op job.Op) dataflow.OperatorSpec {
+	s := dataflow.OperatorSpec{
+		Name: op.Name, Task: r.name, Module: op.Module, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs, Fresh: op.Fresh, Limits: limitsOf(op.Limits),
+	}
+	for _, out := range op.Outputs {
+		s.Outputs = append(s.Outputs, out.Name)
+	}
+	return s
 }
 
 // targets maps planned targets; a streamed one becomes an edge of the spec.

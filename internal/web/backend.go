@@ -19,6 +19,7 @@ import (
 type Backend interface {
 	Fleet
 	Jobs
+	Upgrades
 	Operators
 	Checkpoints
 }

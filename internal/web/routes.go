@@ -39,6 +39,8 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /api/v1/jobs/{job}", look(s.job))
 	mux.Handle("DELETE /api/v1/jobs/{job}", wait(s.deleteJob))
 	mux.Handle("POST /api/v1/jobs/{job}/stop", wait(s.stopJob))
+	mux.Handle("POST /api/v1/jobs/{job}/promote", look(s.promoteJob))
+	mux.Handle("POST /api/v1/jobs/{job}/rollback", look(s.rollbackJob))
 	mux.Handle("GET /api/v1/jobs/{job}/deadletters", look(s.deadLetters))
 
 	mux.Handle("GET /api/v1/jobs/{job}/checkpoints", look(s.checkpoints))

@@ -83,6 +83,8 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		{"job's tasks", func() (any, error) { return c.Job(ctx, "x") }, `"tasks":[{"id":"smooth@g1"`},
 		{"plan", func() (any, error) { return c.PlanJob(ctx, src) }, `"text":"plan of a.yaml with map[./x.wasm:sha256:1]\n"`},
 		{"apply", func() (any, error) { return c.ApplyJob(ctx, src, time.Minute) }, `"job":"a.yamlsha256:1","generation":7`},
+		{"promote", func() (any, error) { return c.EndTrial(ctx, "x", true) }, `"state":"done"`},
+		{"rollback", func() (any, error) { return c.EndTrial(ctx, "x", false) }, `"state":"rolled back"`},
 		{"stop", func() (any, error) { return c.StopJob(ctx, "x", time.Minute) }, `"epoch":9`},
 		{"delete", func() (any, error) { return nil, c.DeleteJob(ctx, "x", true, time.Minute) }, `null`},
 		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"bytes":9000,"value":{"base64":"/wA="}`},

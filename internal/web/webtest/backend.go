@@ -150,6 +150,14 @@ func (b *Backend) StopJob(_ context.Context, name string) (api.Checkpoint, error
 	return api.Checkpoint{Job: name, Epoch: 9, State: api.CheckpointReplicated, Final: true}, nil
 }
 
+// EndTrial implements web.Backend.
+func (b *Backend) EndTrial(_ context.Context, name string, keep bool) (api.Upgrade, error) {
+	if keep {
+		return api.Upgrade{Number: 4, State: api.UpgradeDone, Operators: []string{name}}, nil
+	}
+	return api.Upgrade{Number: 5, State: api.UpgradeRolledBack, Operators: []string{name}}, nil
+}
+
 // DeleteJob implements web.Backend: every job runs.
 func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
 	if !force {

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/weir-stream/weir/internal/api"
+)
+
+// trialFlags say how a new version of an operator is to prove itself.
+type trialFlags struct {
+	Canary   string        `placeholder:"N|K=V" help:"A change of operators alone: so many agents, or those with this label, have it first; the others once it has proved itself."`
+	Records  uint64        `name:"trial-records" placeholder:"N" help:"It has proved itself once it has taken so many records without more failures than before (a canary: 100)."`
+	Time     time.Duration `name:"trial-time" placeholder:"D" help:"And has run so long (30s)."`
+	Failures uint64        `name:"trial-failures" placeholder:"N" help:"Failures that are tolerated beyond the old version's rate; with more, the old version comes back by itself (0)."`
+	NoTrial  bool          `help:"Change operators without a trial: nothing is rolled back."`
+}
+
+func (f trialFlags) trial() (*api.Trial, error) {
+	t := api.Trial{Canary: f.Canary, Records: f.Records, TimeMS: f.Time.Milliseconds(), Failures: f.Failures, Off: f.NoTrial}
+	switch {
+	case f.NoTrial && (f.Canary != "" || f.Records != 0 || f.Time != 0 || f.Failures != 0):
+		return nil, usage("", "--no-trial does not go with what says how the trial is to be")
+	case f.Time < 0:
+		return nil, usage("", "--trial-time %s: not a time", f.Time)
+	case t == api.Trial{}:
+		return nil, nil
+	}
+	return &t, nil
+}
+
+type jobPromoteCmd struct {
+	jobName
+	remote
+	output
+}
+
+// Run implements the command.
+func (c jobPromoteCmd) Run(ctx context.Context, p *program) error { return c.end(ctx, p, true) }
+
+func (c jobPromoteCmd) end(ctx context.Context, p *program, keep bool) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	u, err := cl.EndTrial(ctx, c.Job, keep)
+	if err != nil {
+		return fmt.Errorf("upgrade of job %s: %w", c.Job, err)
+	}
+	if c.JSON {
+		return p.printJSON(u)
+	}
+	_, err = fmt.Fprintf(p.stdout, "job %s: %s\n", c.Job, upgradeText(u))
+	return err
+}
+
+type jobRollbackCmd struct{ jobPromoteCmd }
+
+// Run implements the command.
+func (c jobRollbackCmd) Run(ctx context.Context, p *program) error { return c.end(ctx, p, false) }
+
+// upgradeText is an upgrade in a line.
+func upgradeText(u api.Upgrade) string {
+	s := fmt.Sprintf("upgrade %d of %s: %s", u.Number, strings.Join(u.Operators, ", "), u.State)
+	switch u.State {
+	case api.UpgradeCanary, api.UpgradeTrial:
+		if len(u.Agents) > 0 {
+			s += " on " + strings.Join(u.Agents, ", ")
+		}
+		s += fmt.Sprintf("; %d of %d tasks have it; %d records, %d failed, %d may; proved after %d records and %s",
+			u.Taken, u.Tasks, u.Records, u.Failed, u.Allowed, u.NeedRecords, msText(u.NeedMS))
+	default:
+		if u.Reason != "" {
+			s += ": " + u.Reason
+		}
+	}
+	return plain(s)
+}
