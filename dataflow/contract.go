@@ -174,7 +174,7 @@ type OperatorSpec struct {
 }
 
 // Limits bound what one instance of an operator may use; zero fields stand for the host's defaults. A
-// limit that is lowered may fail what once passed: limits are fixed within a generation.
+// limit that is lowered may fail what once passed: limits change with an entry of the log, or a generation.
 type Limits struct {
 	Memory  int64         // linear memory, bytes
 	Time    time.Duration // per batch; counted, not measured, so that replay decides alike

@@ -2,11 +2,13 @@ package node_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/internal/api"
@@ -312,4 +314,47 @@ func TestUpgradeOrDrain(t *testing.T) {
 		}
 		return string(all) == "1 b1\n", fmt.Sprintf("%q %s, %v", names, all, err)
 	})
+}
+
+// TestAgentEndsDuringUpgrades: whatever the moment, an upgrade that was decided is taken after the restart, each
+// record counts once, and the versions do not go back and forth.
+func TestAgentEndsDuringUpgrades(t *testing.T) {
+	t.Parallel()
+	f, dir := newFiles(t), t.TempDir()
+	a := start(t, dir)
+	for _, v := range []string{"1", "2"} {
+		a.push(v, telling(v))
+	}
+	a.mustApply(f.tells("1", ""))
+	var want []string
+	record := func(version string) {
+		t.Helper()
+		f.write(t, "x\n")
+		want = append(want, fmt.Sprintf("%d %s%c", len(want)+1, version, '0'+len(want)+1))
+		f.wants(a, want...)
+	}
+	record("1")
+	for round := range 6 {
+		version := []string{"2", "1"}[round%2]
+		ctx, cancel := context.WithCancel(t.Context())
+		applied := make(chan struct{})
+		go func() {
+			defer close(applied)
+			_, _ = a.client.ApplyJob(ctx, api.JobSource{File: "job.yaml", YAML: f.tells(version, ""), Trial: &api.Trial{Off: true}}, patience)
+		}()
+		time.Sleep(time.Duration(round*10) * time.Millisecond) // anywhere: the test holds for each moment
+		a.stop()
+		cancel()
+		<-applied
+		a = start(t, dir)
+		done, err := a.upgrade(f.tells(version, ""), &api.Trial{Off: true}) // again, if it was not decided
+		if err != nil || done.Generation != 1 {
+			t.Fatalf("round %d: %+v, %v", round, done, err)
+		}
+		a.until("the version is taken", func() (bool, string) {
+			j, err := a.client.Job(t.Context(), "lines")
+			return err == nil && len(j.Tasks) == 1 && j.Tasks[0].Upgrade != nil && j.Tasks[0].Upgrade.Number == j.Upgrade.Number, fmt.Sprintf("%+v, %v", j.Tasks, err)
+		})
+		record(version)
+	}
 }
