@@ -70,7 +70,7 @@ func (in *Instance) take(migrated []byte) error {
 	if err := in.checkStatus(exportMigrateIn, status); err != nil {
 		return err
 	}
-	in.shadow.grow(in.mod.Memory().Size())
+	in.linear.extend()
 	return nil
 }
 
