@@ -12,7 +12,7 @@ PLATFORMS = linux-amd64 linux-arm64 linux-armv7 linux-riscv64
 # The largest a binary may be: what a small device can still update over a slow link.
 MAX_BINARY_BYTES = 31457280
 
-.PHONY: build test race fuzz bench bench-mqtt chaos chaos-mqtt eval lint examples release demo clean
+.PHONY: build test race fuzz bench bench-mqtt chaos reboots chaos-mqtt eval lint examples release demo clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/agent ./cmd/agent
@@ -34,6 +34,11 @@ bench:
 # Everything that goes wrong, on seven agents, for as long as DURATION says; WEIR_CHAOS_SEED repeats a round.
 chaos:
 	$(GO) run ./internal/chaos -duration $(DURATION) -round $(ROUND)
+
+# One of many gateways is always being rebooted.
+GATEWAYS ?= 20
+reboots:
+	$(GO) run ./internal/chaos -reboots $(GATEWAYS) -duration $(DURATION)
 
 # MQTT in full: 250,000 messages through kills, broker restarts and cut connections. Needs mosquitto.
 chaos-mqtt:

@@ -253,7 +253,7 @@ func (s *theSite) start(d *device) error {
 	}
 	d.down, d.hurt = false, d.damaged
 	d.starts++
-	d.seen = ""
+	d.seen, d.back = "", map[string]int{}
 	return nil
 }
 

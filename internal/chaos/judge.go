@@ -69,6 +69,11 @@ func (s *theSite) note(d *device, st api.Status) {
 		}
 		d.seen += id
 		s.recovered[r.Level]++
+		if task := t.Job + "/" + t.ID; r.Level != "rewind" && !d.hurt {
+			if d.back[task]++; d.back[task] > min(1, d.starts) {
+				s.unexpected(fmt.Sprintf("%s (start %d) task %s came back %d times", d.Name, d.starts, task, d.back[task]), r.Reason)
+			}
+		}
 		s.slowest = max(s.slowest, time.Duration(r.TookMS*float64(time.Millisecond)))
 		if r.Level == "L4" || r.Level == "L0" || r.Differing > 0 {
 			s.unexpected(fmt.Sprintf("%s task %s/%s came back at %s, %d outputs differ", d.Name, t.Job, t.ID, r.Level, r.Differing), r.Reason)

@@ -8,6 +8,11 @@
 // A run is a series of rounds, each on a fresh site with a seed of its own, which is printed; WEIR_CHAOS_SEED, or
 // -seed, repeats what chance decided in the round that printed it. The timing of the processes stays their own.
 //
+// With -reboots N the trial is another one: a hub and N gateways, one of which is killed and started again every five
+// seconds, the hub once a minute. No other agent's task may restart, the output of the others may not pause, and the
+// sums are exact. (The hub's NATS server holds the input streams in memory: after its reboot senders may have to make
+// again what it had not kept, which is counted as a rewind.)
+//
 // With -disk forget each agent has its directory on a file system of this program's (FUSE), which knows what has been
 // fsynced: a kill is a power cut, in which each file loses all unsynced writes, or all behind some moment with the
 // last one torn, or some pages; or none; and each directory names that were made, moved or removed without an fsync of
@@ -37,6 +42,7 @@ type options struct {
 	seed            uint64
 	disk            string
 	keep            bool
+	reboots         int
 }
 
 // inside is set in the process that has mounts of its own.
@@ -56,6 +62,7 @@ func realMain() error {
 	flag.Uint64Var(&o.seed, "seed", seedOfEnvironment(), "of the first round; 0: any")
 	flag.StringVar(&o.disk, "disk", "auto", "forget, plain, or auto")
 	flag.BoolVar(&o.keep, "keep", false, "leave the directory of a round that went well too")
+	flag.IntVar(&o.reboots, "reboots", 0, "instead: one hub and so many gateways, of which one is always being rebooted")
 	flag.Parse()
 	if flag.NArg() > 0 || o.duration <= 0 || o.round <= 0 {
 		flag.Usage()
@@ -99,6 +106,21 @@ func again(o options) error {
 	return nil
 }
 
+// rebootAll plays reboots once.
+func rebootAll(ctx context.Context, dir string, built program, o options) error {
+	seed := o.seed
+	if seed == 0 {
+		seed = uint64(rand.Uint32()) + 1
+	}
+	fmt.Printf("--- reboots of %d gateways: seed %d, %s (repeat it with WEIR_CHAOS_SEED=%d make reboots GATEWAYS=%d DURATION=%s)\n", o.reboots, seed, o.duration, seed, o.reboots, o.duration)
+	where := filepath.Join(dir, fmt.Sprint(seed))
+	if err := reboots(ctx, where, built, o, o.reboots, seed); err != nil {
+		return fmt.Errorf("reboots with seed %d: %w\nleft to be looked at: %s", seed, err, where)
+	}
+	fmt.Println("--- all sums are exact, and nobody restarted who was not rebooted")
+	return os.RemoveAll(dir)
+}
+
 // run plays rounds until the time is over or one has failed.
 func run(ctx context.Context, o options) error {
 	dir, err := os.MkdirTemp("", "weir-chaos-")
@@ -110,6 +132,9 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	seed := o.seed
+	if o.reboots > 0 {
+		return rebootAll(ctx, dir, built, o)
+	}
 	rounds := max(1, int((o.duration+o.round-1)/o.round))
 	for n := range rounds {
 		if seed == 0 {

@@ -77,12 +77,13 @@ type device struct {
 	link *trial.Proxy // to the hub; nil: it is the hub, or apart
 
 	down, frozen bool
-	damaged      bool   // its snapshots were, and are not known to be whole again
-	hurt         bool   // they were before its process started
-	starts       int    // of its process
-	rss          int64  // the most seen, bytes
-	files        int64  // likewise
-	seen         string // the recoveries of the process that have been noted
+	damaged      bool           // its snapshots were, and are not known to be whole again
+	hurt         bool           // they were before its process started
+	starts       int            // of its process
+	rss          int64          // the most seen, bytes
+	files        int64          // likewise
+	back         map[string]int // how often each task of the process came back
+	seen         string         // the recoveries of the process that have been noted
 }
 
 // theSite is everything in a round.
@@ -122,15 +123,7 @@ func play(ctx context.Context, dir string, built program, o options, seed uint64
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	began := time.Now()
-	ctx, cancel := context.WithCancel(ctx)
-	s := &theSite{
-		ctx: ctx, dir: dir, built: built, stop: cancel, failed: make(chan error, 100), book: newBook(),
-		lost: map[string]uint64{}, newest: map[string]uint64{}, recovered: map[string]int{},
-		say: func(format string, args ...any) {
-			fmt.Printf("%7.2f s  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-		},
-	}
+	s := newSite(ctx, dir, built)
 	defer func() { err = errors.Join(err, s.close(err != nil)) }()
 	if err := s.set(o, lasts); err != nil {
 		return err
@@ -143,6 +136,18 @@ func play(ctx context.Context, dir string, built program, o options, seed uint64
 	}
 	s.say("all faults are over")
 	return s.judge()
+}
+
+func newSite(ctx context.Context, dir string, built program) *theSite {
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	return &theSite{
+		ctx: ctx, dir: dir, built: built, stop: cancel, failed: make(chan error, 100), book: newBook(),
+		lost: map[string]uint64{}, newest: map[string]uint64{}, recovered: map[string]int{},
+		say: func(format string, args ...any) {
+			fmt.Printf("%7.2f s  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+		},
+	}
 }
 
 func (s *theSite) close(failed bool) error {
@@ -183,46 +188,43 @@ func (s *theSite) all() []*device {
 	return append(s.devices[:len(s.devices):len(s.devices)], s.broker)
 }
 
-// set makes the site and applies the jobs.
-func (s *theSite) set(o options, lasts time.Duration) error {
-	s.fleet = fleet.New(s.built.agent, s.dir)
-	add := func(name, role string, hub *device) (*device, error) {
-		d := &device{}
-		opt := fleet.Options{Name: name, Label: "role=" + role, MQTT: role == "broker"}
-		if o.disk != "plain" {
-			disk, err := trial.NewDisk(s.dir, name, "nats")
-			if errors.Is(err, trial.ErrNoDisk) && o.disk == "auto" {
-				fmt.Printf("%v: disks are plain ones, a kill loses nothing that was written, no disk is full or slow\n", err)
-				o.disk = "plain"
-			} else if err != nil {
-				return nil, err
-			} else {
-				d.disk = disk
-				opt.Dir = disk.Dir
-			}
+// add makes an agent with its disk and its link.
+func (s *theSite) add(o *options, name, role string, hub *device) (*device, error) {
+	d := &device{back: map[string]int{}}
+	opt := fleet.Options{Name: name, Label: "role=" + role, MQTT: role == "broker"}
+	if o.disk != "plain" {
+		disk, err := trial.NewDisk(s.dir, name, "nats")
+		if errors.Is(err, trial.ErrNoDisk) && o.disk == "auto" {
+			fmt.Printf("%v: disks are plain ones, a kill loses nothing that was written, no disk is full or slow\n", err)
+			o.disk = "plain"
+		} else if err != nil {
+			return nil, err
+		} else {
+			d.disk = disk
+			opt.Dir = disk.Dir
 		}
-		if hub != nil {
-			var err error
-			if d.link, err = s.proxy(hub.NATS); err != nil {
-				return d, err
-			}
-			opt.Hub, opt.Via = hub.Agent, d.link.Addr()
-		}
+	}
+	if hub != nil {
 		var err error
-		d.Agent, err = s.fleet.Add(opt)
-		return d, err
+		if d.link, err = s.proxy(hub.NATS); err != nil {
+			return d, err
+		}
+		opt.Hub, opt.Via = hub.Agent, d.link.Addr()
 	}
 	var err error
-	if s.broker, err = add("broker", "broker", nil); err != nil {
+	d.Agent, err = s.fleet.Add(opt)
+	return d, err
+}
+
+// addAll makes the broker, and agents of which the first is the others' hub.
+func (s *theSite) addAll(o *options, names, roles []string) (err error) {
+	s.fleet = fleet.New(s.built.agent, s.dir)
+	if s.broker, err = s.add(o, "broker", "broker", nil); err != nil {
 		return err
 	}
 	var hub *device
-	names, roles := []string{"hub", "plant"}, []string{"hub", "plant"}
-	for g := range gateways {
-		names, roles = append(names, fmt.Sprint("g", g+1)), append(roles, "gateway")
-	}
 	for i, name := range names {
-		d, err := add(name, roles[i], hub)
+		d, err := s.add(o, name, roles[i], hub)
 		if d != nil {
 			s.devices = append(s.devices, d)
 		}
@@ -232,6 +234,24 @@ func (s *theSite) set(o options, lasts time.Duration) error {
 		if hub == nil {
 			hub = d
 		}
+	}
+	return nil
+}
+
+// gatewaysAfter are names and roles of agents, with so many gateways behind them.
+func gatewaysAfter(first []string, n int) (names, roles []string) {
+	names, roles = append(names, first...), append(roles, first...)
+	for g := range n {
+		names, roles = append(names, fmt.Sprint("g", g+1)), append(roles, "gateway")
+	}
+	return names, roles
+}
+
+// set makes the site and applies the jobs.
+func (s *theSite) set(o options, lasts time.Duration) error {
+	names, roles := gatewaysAfter([]string{"hub", "plant"}, gateways)
+	if err := s.addAll(&o, names, roles); err != nil {
+		return err
 	}
 	if err := s.startMosquitto(); err != nil {
 		return err
@@ -374,17 +394,7 @@ func (s *theSite) apply() error {
 		}
 		modules[as] = m.Digest
 	}
-	err := s.until(startPatience, "all agents to be known", func(ctx context.Context) bool {
-		list, err := c.Agents(ctx)
-		up := 0
-		for _, a := range list {
-			if a.State == "up" {
-				up++
-			}
-		}
-		return err == nil && up == len(s.devices)
-	})
-	if err != nil {
+	if err := s.known(); err != nil {
 		return err
 	}
 	plain, other, _, _ := s.brokers()
@@ -402,6 +412,20 @@ func (s *theSite) apply() error {
 		}
 	}
 	return nil
+}
+
+// known waits until the hub knows all agents: a job is planned for those.
+func (s *theSite) known() error {
+	return s.until(startPatience, "all agents to be known", func(ctx context.Context) bool {
+		list, err := s.devices[0].Client().Agents(ctx)
+		up := 0
+		for _, a := range list {
+			if a.State == "up" {
+				up++
+			}
+		}
+		return err == nil && up == len(s.devices)
+	})
 }
 
 // send lets all sensors send.

@@ -23,6 +23,7 @@ type Sender struct {
 	Held  atomic.Bool // give out no numbers
 	Quiet atomic.Bool // it knows that it is held, and everything given out is acknowledged
 	Done  atomic.Bool // nothing is to be sent
+	Stop  atomic.Bool // give out no more numbers: Send returns when what was given out is acknowledged
 
 	sent   int // numbers given out
 	lastID uint16
@@ -48,7 +49,7 @@ func (s *Sender) Send(ctx context.Context, n int) error {
 	first := s.sent
 	s.Done.Store(false)
 	defer s.Done.Store(true)
-	for s.sent < goal || len(s.open) > 0 {
+	for s.sent < goal && !s.Stop.Load() || len(s.open) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -68,6 +69,9 @@ func (s *Sender) Send(ctx context.Context, n int) error {
 	}
 	return nil
 }
+
+// Sent is how many messages have been given out; it may be called when Send has returned.
+func (s *Sender) Sent() int { return s.sent }
 
 // senderError is one that is not of the connection.
 type senderError struct{ text string }
@@ -111,10 +115,10 @@ func (s *Sender) session(ctx context.Context, goal int, due func() int) error {
 	}()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for s.sent < goal || len(s.open) > 0 {
+	for s.sent < goal && !s.Stop.Load() || len(s.open) > 0 {
 		upto, held := due(), s.Held.Load()
 		s.Quiet.Store(held && len(s.open) == 0)
-		if held {
+		if held || s.Stop.Load() {
 			upto = s.sent
 		}
 		for s.sent < min(goal, upto) && len(s.open) < senderWindow {
