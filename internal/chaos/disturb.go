@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/fleet"
 	"github.com/weir-stream/weir/internal/trial"
 )
@@ -106,6 +107,19 @@ func (s *theSite) fault(e event) (begin, end func() error) {
 			}, func() error {
 				return s.runMosquitto()
 			}
+	case clock:
+		d := s.devices[e.who]
+		return func() error { // the agent has it right again by itself
+			ctx, cancel := context.WithTimeout(s.ctx, askPatience)
+			defer cancel()
+			if d.down || d.frozen {
+				return nil
+			}
+			order := api.DrillOrder{Kind: api.DrillClockBack, Seconds: 1 + int(e.lasts/time.Second), Sure: true}
+			_, err := d.Client().Drill(ctx, order) // it may be starting
+			say("%s an hour back for %d s (%v)", d.Name, order.Seconds, err)
+			return nil
+		}, nil
 	case fullDisk:
 		d, room := s.devices[e.who], r.Int64N(256<<10)
 		if r.IntN(2) == 0 {

@@ -22,6 +22,7 @@ const (
 	embedded   kind = "broker"      // kill of the agent that is a broker
 	fullDisk   kind = "full disk"   //
 	slowDisk   kind = "slow disk"   //
+	clock      kind = "clock"       // the one that the agent reads is set back by an hour, later right again
 	flip       kind = "flip"        // kill, and bits of the snapshots' file are other ones
 	lostServer kind = "lost server" // kill of the hub, and what its NATS server had on disk is gone
 	site       kind = "site"        // kill of all agents at once, and the same
@@ -32,8 +33,8 @@ var mix = []struct {
 	kind  kind
 	share int
 }{
-	{kill, 24}, {freeze, 8}, {cutNATS, 14}, {slowNATS, 8}, {cutMQTT, 10}, {slowMQTT, 5}, {mosquitto, 4}, {embedded, 4},
-	{fullDisk, 8}, {slowDisk, 6}, {flip, 5}, {lostServer, 2}, {site, 2},
+	{kill, 23}, {freeze, 7}, {cutNATS, 14}, {slowNATS, 8}, {cutMQTT, 10}, {slowMQTT, 5}, {mosquitto, 4}, {embedded, 4},
+	{fullDisk, 8}, {slowDisk, 5}, {clock, 3}, {flip, 5}, {lostServer, 2}, {site, 2},
 }
 
 // event is one fault of a plan.
@@ -107,6 +108,9 @@ func plan(seed uint64, lasts time.Duration, agents, brokers int, disks bool) []e
 				continue
 			}
 			takes = []string{fmt.Sprint("disk ", e.who)}
+			e.lasts *= 2
+		case clock:
+			takes = []string{fmt.Sprint("clock ", e.who)}
 			e.lasts *= 2
 		case lostServer:
 			e.who = 0
