@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 // Budgets of an agent in a round, far above what is usual and far below what would be a leak.
 const (
 	maxRSS   = 512 << 20 // bytes
+	muchRSS  = 300 << 20 // bytes, worth a line
 	maxFiles = 1 << 30   // bytes
 )
 
@@ -33,7 +32,11 @@ func (s *theSite) sample() error {
 		if !d.Running() {
 			return s.ended(d)
 		}
-		d.rss = max(d.rss, rss(d.PID()))
+		if all, anonymous := rss(d.PID()); all > d.rss {
+			if d.rss = all; all > muchRSS {
+				s.say("%s has %d MiB of memory, %d MiB of it its own", d.Name, all>>20, anonymous>>20)
+			}
+		}
 		d.files = max(d.files, size(d.stored()))
 		if d == s.broker {
 			continue
@@ -92,19 +95,22 @@ func (s *theSite) unexpected(what, reason string) {
 	}
 }
 
-// rss is the memory that a process has now, in bytes; 0 if it has ended.
-func rss(pid int) int64 {
+// rss is the memory that a process has now, and what of it is no file's, in bytes; 0 if it has ended.
+func rss(pid int) (all, anonymous int64) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	for line := range bytes.Lines(b) {
-		if rest, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
-			kib, _ := strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(rest), []byte("kB")))), 10, 64)
-			return kib << 10
+	for line := range strings.Lines(string(b)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
+			all = kib << 10
+		}
+		if n, _ := fmt.Sscanf(line, "RssAnon: %d kB", &kib); n == 1 {
+			anonymous = kib << 10
 		}
 	}
-	return 0
+	return all, anonymous
 }
 
 // size is what the files below a directory take, in bytes. Files come and go meanwhile.

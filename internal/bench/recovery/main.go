@@ -252,7 +252,7 @@ func (t *trial) apply(ctx context.Context, input string) error {
 	if err != nil {
 		return err
 	}
-	text := strings.NewReplacer("INPUT", input, "BYTES", strconv.Itoa(t.mib<<20), "MEMORY", fmt.Sprint(2*t.mib+32, "MiB")).Replace(jobFile)
+	text := strings.NewReplacer("INPUT", input, "BYTES", strconv.Itoa(t.mib<<20), "MEMORY", fmt.Sprint(min(2*t.mib+32, 1024), "MiB")).Replace(jobFile)
 	_, err = t.a.Client().ApplyJob(ctx, api.JobSource{File: "recovery.yaml", YAML: text, Modules: map[string]string{"./bulk.wasm": pushed.Digest}}, patience)
 	return err
 }
