@@ -42,6 +42,7 @@ const (
 	EntryMarked                       // source task: as EntryIngest, with marks
 	EntryMarks                        // source task: the same without records
 	EntryUpgrade                      // any task: from here on other versions of its operators
+	EntrySpool                        // spool of an output: a frame that could not be handed over
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.

@@ -24,6 +24,7 @@ import (
 //	sink     sink (uvarint) | may be sent up to (uvarint) | received up to (uvarint)
 //	cut      position of the last entry before it (uvarint) | epoch (uvarint)
 //	upgrade  generation (uvarint) | the upgrade as JSON
+//	spool    position of the cause (uvarint) | frame
 //	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")

@@ -71,6 +71,13 @@ type outlet struct {
 	heldBack uint64 // items that the receiver had
 	compared uint64 // checksums compared
 
+	spool     spool
+	tail      []*outFrame // made, to go to the spool
+	tailBytes int
+	moved     bool  // the tail does not lead on from what the spool holds, which is given up
+	fullFor   int   // ticks
+	diff      error // what was made again differs from what the spool has
+
 	pool *framePool
 }
 
@@ -81,9 +88,11 @@ type outFrame struct {
 	last     abs.Seq
 	before   frame.Sum
 	cause    abs.Position // nothing leaves before the log is synced to here
+	entry    abs.Position // likewise; of a frame that comes from the spool
 	sentTick uint64
 	inFlight int  // publishes not yet done
 	gone     bool // out of the window
+	parked   bool // on its way to the spool
 	taken    bool // by the stream
 }
 
@@ -116,6 +125,10 @@ func (o *outlet) add(record []byte, cause abs.Position) {
 	if o.build == nil {
 		o.build = o.pool.get()
 	}
+	if o.edge() {
+		o.cut(frame.Data, cause)
+		o.build = o.pool.get()
+	}
 	o.build = append(o.build, record...)
 	o.buildCount++
 	if len(o.build) >= frame.HeaderSize+frame.TargetSize {
@@ -125,7 +138,7 @@ func (o *outlet) add(record []byte, cause abs.Position) {
 
 // addAll appends encoded records.
 func (o *outlet) addAll(records []byte, count int, cause abs.Position) error {
-	if o.build == nil && count > 0 && len(records) <= frame.TargetSize {
+	if o.build == nil && count > 0 && len(records) <= frame.TargetSize && o.next > o.spool.last {
 		o.build = append(o.pool.get(), records...)
 		o.buildCount = count
 		return nil
@@ -179,13 +192,15 @@ func (o *outlet) cut(kind frame.Kind, cause abs.Position) {
 		o.release(f)
 		return
 	}
-	o.window = append(o.window, f)
-	o.unsent += len(f.buf)
+	o.keep(f, h.After)
 }
 
 // differs compares the running checksum with the receiver's where it can: at the current number or
 // at a frame's edge.
 func (o *outlet) differs() error {
+	if o.diff != nil {
+		return o.diff
+	}
 	if o.checkAt == 0 {
 		return nil
 	}
@@ -228,11 +243,18 @@ func (o *outlet) grant(g Grant, tick uint64) (regenerate bool, err error) {
 		n++
 	}
 	o.consumed(n)
-	if !g.Rewind || g.Next >= o.next {
+	if o.spool.unread() && o.spool.cursor < g.Next {
+		o.spool.seek(g.Next)
+	}
+	o.acked = max(o.acked, min(g.Next, o.next)-1)
+	if !g.Rewind || g.Next >= o.next && !o.spool.holds(g.Next) {
 		return false, nil
 	}
+	if len(o.window) == 0 && (o.spool.unread() && o.spool.cursor == g.Next || len(o.tail) > 0 && o.tail[0].first <= g.Next) {
+		return false, nil // it comes from the spool
+	}
 	if len(o.window) == 0 || o.window[0].first > g.Next {
-		return true, nil
+		return !o.reload(g.Next), nil
 	}
 	if o.sent > 0 && o.window[0].sentTick+resendTicks <= tick {
 		o.unsend(0)
@@ -284,7 +306,7 @@ func (o *outlet) sendable(synced abs.Position, tick uint64) *outFrame {
 	}
 	f := o.window[o.sent]
 	switch {
-	case f.cause > synced, f.last > o.reserved:
+	case f.cause > synced, f.entry > synced, f.last > o.reserved:
 		return nil
 	case !o.Back && f.kind == frame.Data && f.last > o.free && o.sent >= o.bounds.Frames && o.under+len(f.buf) > o.credit:
 		return nil
@@ -308,6 +330,9 @@ func (o *outlet) done(f *outFrame, err error, tick uint64) {
 	f.inFlight--
 	if f.gone {
 		o.release(f)
+		return
+	}
+	if f.parked {
 		return
 	}
 	if err == nil {
@@ -356,7 +381,12 @@ func (o *outlet) reserveUpto(upto abs.Seq, pos abs.Position) {
 
 // full says that the task must not compute more for this channel now. A back edge whose head answers is
 // never full: the head may be waiting for this very task.
-func (o *outlet) full() bool { return o.unsent > o.bounds.Unsent && !(o.Back && o.granted) }
+func (o *outlet) full() bool {
+	if o.spooling() {
+		return o.tailBytes > 0 // the log takes no more
+	}
+	return o.unsent > o.bounds.Unsent && !(o.Back && o.granted)
+}
 
 // seek sets the channel to what a snapshot says: nothing after sent has been made. What had been
 // handed over before needs no credit when it is made again.
@@ -374,4 +404,8 @@ func (o *outlet) seek(sent abs.Seq, sum frame.Sum, epoch abs.Epoch) {
 	if o.granted {
 		o.checkAt = o.have // what is made again is compared again
 	}
+	for _, f := range o.tail {
+		o.release(f)
+	}
+	o.seekSpool(sent)
 }

@@ -15,6 +15,11 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID, logs bool) error
 		t.env.Observer.PartSkipped(epoch, "earlier snapshots of the task are not durable yet")
 		return nil
 	}
+	return t.take(epoch, aligned, logs, false)
+}
+
+// take freezes the task: at a barrier, or alone between checkpoints.
+func (t *Task) take(epoch abs.Epoch, aligned []abs.ChannelID, logs, alone bool) error {
 	from := t.env.Stopwatch()
 	changes, err := t.chain.freeze(t.fullNext)
 	if err != nil {
@@ -30,8 +35,9 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID, logs bool) error
 	meta.Aligned = aligned
 	info := PartInfo{
 		Task: t.spec.Name(), Generation: t.spec.Generation, Epoch: epoch, Pos: t.pos,
-		Full: t.fullNext,
+		Full: t.fullNext, Local: alone,
 	}
+	t.sinceFreeze, t.frozenTick = 0, t.tick
 	now := t.env.Stopwatch()
 	r := PartReport{Info: info, Cut: t.cut(), Aligned: aligned, Ended: t.ended, FreezeMS: ms(now - from)}
 	if t.alignStart != 0 {
@@ -41,7 +47,7 @@ func (t *Task) freeze(epoch abs.Epoch, aligned []abs.ChannelID, logs bool) error
 	if t.still {
 		t.stats.quiet.Store(uint64(epoch))
 	}
-	t.still = true
+	t.still = !alone
 	p := &pendingPart{info: info, meta: meta, changes: changes, report: r, frozen: now, loop: t.inbox.ahead()}
 	p.ahead = len(p.loop)
 	t.parts = append(t.parts, p)
@@ -70,7 +76,7 @@ func (t *Task) persist(synced abs.Position) {
 
 func (t *Task) handedOver(cut abs.Cut) bool {
 	for _, o := range t.outs {
-		if o.acked < cut.Sent[o.ID] {
+		if !o.out(cut.Sent[o.ID]) {
 			return false
 		}
 	}
@@ -95,7 +101,7 @@ func (t *Task) saved(p *pendingPart, err error) {
 		return
 	}
 	t.durable = max(t.durable, p.info.Epoch)
-	if t.replaying && t.recovery.Level != "rewind" && p.info.Pos > t.pos {
+	if t.replaying && t.recovery.Level != LevelRewind && p.info.Pos > t.pos {
 		t.behind = "a part further on has become durable"
 	}
 	p.report.Info = p.info

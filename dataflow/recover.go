@@ -50,6 +50,9 @@ func (e *recordError) Unwrap() error { return e.err }
 // generation's initial part.
 func (t *Task) start(ctx context.Context) error {
 	t.recoverAt = t.env.Stopwatch()
+	if err := t.openSpools(); err != nil {
+		return err
+	}
 	parts, err := t.env.Store.Parts(t.spec.Name())
 	if err != nil {
 		return err
@@ -499,7 +502,7 @@ func (t *Task) rewind(ctx context.Context, o *outlet, from abs.Seq) error {
 	if best == nil {
 		return fmt.Errorf("channel %s: the receiver lacks number %d and later ones: %w: no snapshot of %s is from before it", o.ID, from, ErrGap, t.spec.Name())
 	}
-	return t.restore(ctx, *best, "rewind", "the receiver of "+string(o.ID)+" lacks numbers from "+strconv.FormatUint(uint64(from), 10)+" on")
+	return t.restore(ctx, *best, LevelRewind, "the receiver of "+string(o.ID)+" lacks numbers from "+strconv.FormatUint(uint64(from), 10)+" on")
 }
 
 // failed decides what becomes of a failed step. An operator's failure restores the task to just

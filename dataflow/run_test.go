@@ -25,6 +25,9 @@ type device struct {
 	now   int64
 	base  *PartInfo // of the generation before
 	floor abs.Epoch
+	spool *memorySpool
+
+	bounds Bounds
 }
 
 // process is one run of the task on a device.

@@ -51,6 +51,9 @@ type OutChannel struct {
 	Incarnation uint32
 	Anew        bool // it begins with number 1 in this generation: the task's device was replaced
 	Back        bool // a back edge: it takes no credit, see loop.go
+	// Spool: what the receiver cannot take for a while goes to disk, so that the task's other outputs go on. The
+	// receiver is on another agent.
+	Spool bool
 }
 
 // OpSpec is one operator of a chain. Targets of output i are Outputs[i]; they have higher indexes.

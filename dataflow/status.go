@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ type stats struct {
 	waiting   []abs.ChannelID
 	out       uint64
 	held      uint64
+	spooled   uint64
 	pos       abs.Position
 	handed    abs.Position
 	unhanded  uint64
@@ -52,6 +54,7 @@ type Status struct {
 	Backlog    uint64 // records that its log held after its snapshot when the task was restored
 	Ingested   uint64 // records processed since then
 	Unhanded   uint64 // records that sinks have not confirmed
+	Spooled    uint64 // items that wait in spools
 	Sinks      []SinkStatus
 	Epoch      abs.Epoch
 	Pos        abs.Position
@@ -135,7 +138,7 @@ func (t *Task) rests() bool {
 		}
 	}
 	for _, o := range t.outs {
-		if len(o.window) > 0 {
+		if len(o.window) > 0 || o.spooling() {
 			return false
 		}
 	}
@@ -166,7 +169,10 @@ func (t *Task) status() {
 	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos
 	s.waiting = t.aligner.Waiting()
 	s.handed = t.handed()
-	s.unhanded = 0
+	s.unhanded, s.spooled = 0, 0
+	for _, o := range t.outs {
+		s.spooled += o.waiting()
+	}
 	s.sinks = make([]SinkStatus, len(t.chain.sinks))
 	for i, p := range t.chain.sinks {
 		s.unhanded += uint64(len(p.items))
@@ -185,6 +191,12 @@ func (t *Task) handed() abs.Position {
 	for _, o := range t.outs {
 		if len(o.window) > 0 && o.window[0].cause <= pos {
 			pos = o.window[0].cause - 1
+		}
+		if o.spool.unread() && o.spool.cause <= pos {
+			pos = o.spool.cause - 1
+		}
+		if len(o.tail) > 0 && o.tail[0].cause <= pos {
+			pos = o.tail[0].cause - 1
 		}
 	}
 	return pos
@@ -220,7 +232,7 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Sinks: s.sinks, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Spooled: s.spooled, Sinks: s.sinks, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded,
 	}
 	if st.State == "" {
 		st.State = "starting"
@@ -253,9 +265,14 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 }
 
 // Truncated says that the entries of the task's log up to a position are given up: nothing will be
-// replayed from before it.
-func (t *Task) Truncated(upto abs.Position) {
+// replayed from before it. Sent is what the part of that position had sent: spools keep only what follows.
+func (t *Task) Truncated(upto abs.Position, sent map[abs.ChannelID]abs.Seq) {
 	t.mail.post(func() {
+		for _, o := range t.outs {
+			if err := o.spool.giveUp(sent[o.ID]); err != nil {
+				t.stats.setSaveError(fmt.Errorf("give up what was spooled of %s: %w", o.ID, err))
+			}
+		}
 		maps.DeleteFunc(t.giveUps, func(pos abs.Position, _ map[int]givenUp) bool { return pos <= upto })
 	})
 }

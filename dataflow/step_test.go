@@ -38,6 +38,16 @@ func (d *device) open(log Log, ops *counters) *stepper {
 			})
 		},
 		Clock: clock, Stopwatch: func() time.Duration { return 0 },
+		Bounds: d.bounds,
+		Spool: func(_ Channel, create bool) (Spool, error) {
+			if d.spool == nil && create {
+				d.spool = &memorySpool{memoryLog: d.log}
+			}
+			if d.spool == nil {
+				return nil, nil
+			}
+			return d.spool, nil
+		},
 	})
 	s.must(s.task.Open(d.t.Context()))
 	s.must(s.task.TakeGrant(d.t.Context(), Grant{Incarnation: 1, Next: 1, Window: grantWindow}))
@@ -109,7 +119,7 @@ func TestTaskGivesNothingUpThatItHasProcessed(t *testing.T) {
 	mustEqual(t, "given up", d.log.kinds(EntryGiveUp), 1)
 	mustEqual(t, "kept for replay", len(s.task.giveUps), 1)
 	at := slices.Collect(maps.Keys(s.task.giveUps))[0]
-	s.task.Truncated(at - 1)
+	s.task.Truncated(at-1, nil)
 	s.settle()
 	mustEqual(t, "kept while the entry is", len(s.task.giveUps), 1)
 
@@ -121,7 +131,7 @@ func TestTaskGivesNothingUpThatItHasProcessed(t *testing.T) {
 	mustEqual(t, "sink", s.sink.got()[0], "1 a=1")
 	mustEqual(t, "dead letters", len(d.dead.recs), 1)
 
-	s.task.Truncated(at)
+	s.task.Truncated(at, nil)
 	s.settle()
 	mustEqual(t, "kept when the entry is given up", len(s.task.giveUps), 0)
 }

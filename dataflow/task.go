@@ -56,6 +56,9 @@ type Env struct {
 	// calls done from any goroutine, once. It is called when no checkpoint has counted for so long that
 	// the stream would become full. What it takes is made again by upstream if the task should need it.
 	Relieve func(channel int, seq uint64, done func(error))
+	// Spool gives the spool of an output channel; nil if there is none and it is not to be made. It is needed
+	// if the spec has channels with one.
+	Spool func(c Channel, create bool) (Spool, error)
 	// Bounds limit what the task holds; zero fields stand for the defaults.
 	Bounds Bounds
 	// Go lets a source task take the entries of its log: closed once checkpoint 0 is committed.
@@ -68,10 +71,12 @@ type Bounds struct {
 	Unsent int // bytes computed for a channel that are not handed over: beyond it the task takes no step
 	Aside  int // bytes taken from the input stream and not processed
 	Behind int // frames of a channel that stay in the input stream behind what was consumed
+	// Alone and AloneTicks: bytes of log and ticks after a snapshot, from which on the task takes one alone.
+	Alone, AloneTicks int
 }
 
 func (b Bounds) orDefault() Bounds {
-	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit)}
+	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit), cmp.Or(b.Alone, aloneBytes), cmp.Or(b.AloneTicks, aloneTicks)}
 }
 
 // Observer is told what becomes of a task, on the task's goroutine; the calls return at once.
@@ -104,7 +109,7 @@ type PartReport struct {
 
 // Recovery says how a task came back.
 type Recovery struct {
-	Level    string // "L0" after a failure of its own, "L1" after a restart, "rewind" to serve a receiver
+	Level    string // "L0" after a failure of its own, "L1" after a restart, or LevelRewind, LevelForward
 	Reason   string
 	Epoch    abs.Epoch // of the snapshot
 	Version  Version
@@ -113,6 +118,12 @@ type Recovery struct {
 	Compared uint64 // checksums compared with receivers
 	TookMS   float64
 }
+
+// Levels of recoveries that are none of a failure.
+const (
+	LevelRewind  = "rewind"  // to serve a receiver
+	LevelForward = "forward" // back from there
+)
 
 // Task runs one task. Everything but Status, NewestEpoch, Quiet, Resting, Record, Purgeable, Unpurged,
 // Truncated and SinkEvents belongs to one goroutine, that of Run.
@@ -175,6 +186,10 @@ type Task struct {
 	stuck    int          // ticks for which an alignment has kept a full loop from moving
 	saving   *pendingPart
 	retryAt  uint64
+
+	sinceFreeze int    // bytes of log entries applied since the last snapshot was frozen
+	frozenTick  uint64 // when it was
+	forwardTick uint64
 
 	tick       uint64
 	grantTick  uint64
@@ -306,6 +321,9 @@ func (t *Task) Close() error {
 	if t.follow != nil {
 		t.follow.Close()
 	}
+	for _, o := range t.outs {
+		o.spool.stop()
+	}
 	return t.chain.close()
 }
 
@@ -428,6 +446,9 @@ func (t *Task) Tick() {
 		}
 	}
 	t.unstick()
+	for _, o := range t.outs {
+		o.watch()
+	}
 	t.relieve()
 	t.status()
 }
@@ -492,7 +513,7 @@ func (t *Task) TakeGrant(ctx context.Context, g Grant) error {
 	if err != nil {
 		return err
 	}
-	if err := o.differs(); err != nil {
+	if err := errors.Join(o.differs(), t.forward(ctx)); err != nil {
 		return err
 	}
 	if regenerate && o.lacking(g.Next, t.tick) {
@@ -524,6 +545,9 @@ func (t *Task) Step(ctx context.Context) (bool, error) {
 			if stepped, err = t.failed(ctx, err); err != nil {
 				return false, err
 			}
+		}
+		if err := t.freezeAlone(); err != nil {
+			return false, err
 		}
 		if err := t.HandOver(); err != nil {
 			return false, err
@@ -576,6 +600,12 @@ func (t *Task) HandOver() error {
 	}
 	for _, o := range t.outs {
 		t.reserve(o)
+		if o.Spool {
+			o.spool.reached(t.env.Log.Synced())
+			if err := errors.Join(t.spill(o), o.load()); err != nil {
+				return err
+			}
+		}
 		for f := o.sendable(synced, t.tick); f != nil; f = o.sendable(synced, t.tick) {
 			o.sending(f, t.tick)
 			t.env.Output.Send(o.Index, f.buf, func(err error) {
@@ -652,6 +682,7 @@ func (t *Task) stepLogged() (bool, error) {
 	}
 	done, err := t.apply(*t.entry)
 	if done {
+		t.sinceFreeze += len(t.entry.Data)
 		t.entry = nil
 	}
 	return done, err
@@ -825,6 +856,7 @@ func (t *Task) consume(pos abs.Position, c *inChannel, e orderEntry) error {
 	kind, payload := t.inbox.take(c, e.count)
 	t.noted = true
 	t.stats.grantBytes += len(payload)
+	t.sinceFreeze += len(payload)
 	t.logLoop(c, e, kind, payload)
 	if t.draining && !c.Back { // the final epoch was aborted: senders have gone on
 		if err := t.release(); err != nil {

@@ -21,7 +21,7 @@ type LogOptions struct {
 	// at most an eighth of the budget. Space is given back by whole segments.
 	SegmentSize int64
 	// Budget is how many bytes the segment files may take; default 1 GiB. Ingest entries stop at 7/8
-	// of it and order entries at 15/16, so that barriers, control and hand-over entries, without
+	// of it, order entries and those of spools at 15/16, so that barriers, control and hand-over entries, without
 	// which nothing would ever be truncated, still find room.
 	Budget int64
 	// PendingBytes is how much may wait for the disk in memory before Append waits; default 4 MiB, at
@@ -246,6 +246,9 @@ func (s *LogStream) info() StreamInfo {
 	return StreamInfo{Name: s.name, Front: s.front, Last: max(s.front, s.last)}
 }
 
+// Front is up to where the stream's entries have been given up.
+func (s *LogStream) Front() abs.Position { return s.Info().Front }
+
 // Info describes the stream.
 func (s *LogStream) Info() StreamInfo {
 	s.log.mu.Lock()
@@ -344,7 +347,7 @@ func (l *Log) limit(kind dataflow.EntryKind) int64 {
 	switch kind {
 	case dataflow.EntryIngest, dataflow.EntryMarked:
 		return b - b/8
-	case dataflow.EntryOrder, dataflow.EntryMarks:
+	case dataflow.EntryOrder, dataflow.EntryMarks, dataflow.EntrySpool:
 		return b - b/16
 	}
 	return b

@@ -23,6 +23,7 @@ const (
 type configFile struct {
 	Auth struct {
 		NATS *credentialConfig `yaml:"nats"`
+		Leaf *credentialConfig `yaml:"leaf"`
 		MQTT *credentialConfig `yaml:"mqtt"`
 		HTTP *credentialConfig `yaml:"http"`
 	} `yaml:"auth"`
@@ -46,7 +47,7 @@ func loadConfig(path string) (node.Auth, error) {
 	}
 	c, err := parseConfig(path, data)
 	if err != nil {
-		return auth, usage("known keys: auth.nats, auth.mqtt, auth.http, each with user and password_file", "%w", err)
+		return auth, usage("known keys: auth.nats, auth.leaf, auth.mqtt, auth.http, each with user and password_file", "%w", err)
 	}
 	dir := filepath.Dir(path)
 	for _, one := range []struct {
@@ -55,6 +56,7 @@ func loadConfig(path string) (node.Auth, error) {
 		to   *node.Credential
 	}{
 		{"auth.nats", c.Auth.NATS, &auth.NATS},
+		{"auth.leaf", c.Auth.Leaf, &auth.Leaf},
 		{"auth.mqtt", c.Auth.MQTT, &auth.MQTT},
 		{"auth.http", c.Auth.HTTP, &auth.HTTP},
 	} {

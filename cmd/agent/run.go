@@ -12,10 +12,12 @@ type runCmd struct {
 	Name       string            `placeholder:"NAME" help:"The agent's name (default: the one it had, else the host's)."`
 	Label      map[string]string `mapsep:"none" placeholder:"K=V" help:"A label that jobs select agents by; may be repeated."`
 	NATS       string            `name:"nats" placeholder:"URL" help:"Use the NATS server of a hub and run none."`
+	Leaf       string            `name:"leaf" placeholder:"URL" help:"Join the embedded NATS server to a hub as a leaf node."`
+	LeafListen string            `name:"leaf-listen" placeholder:"ADDR" help:"Where the embedded NATS server takes leaf nodes (default: it takes none)."`
 	NATSListen string            `name:"nats-listen" placeholder:"ADDR" help:"Where the embedded NATS server listens (default 127.0.0.1:4222)."`
 	MQTTListen string            `name:"mqtt-listen" placeholder:"ADDR|off" help:"Where its MQTT listener listens (default 127.0.0.1:1883)."`
 	HTTP       string            `name:"http" placeholder:"ADDR" help:"Where API and metrics listen (default 127.0.0.1:8080)."`
-	Config     string            `placeholder:"FILE" help:"YAML file with auth.nats, auth.mqtt, auth.http: user and password_file each."`
+	Config     string            `placeholder:"FILE" help:"YAML file with auth.nats, auth.leaf, auth.mqtt, auth.http: user and password_file each."`
 	LogLevel   string            `enum:"debug,info,warn,error" default:"info" help:"What is logged: debug, info, warn or error."`
 }
 
@@ -50,6 +52,8 @@ func (c runCmd) options() (node.Options, error) {
 		Name:       c.Name,
 		Labels:     c.Label,
 		NATS:       c.NATS,
+		Leaf:       c.Leaf,
+		LeafListen: c.LeafListen,
 		NATSListen: c.NATSListen,
 		MQTTListen: c.MQTTListen,
 		HTTP:       c.HTTP,

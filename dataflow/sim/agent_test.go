@@ -447,6 +447,7 @@ func (r *runner) launch() {
 		Log: r.log, Store: store{r.p.a.disk}, Operators: operators{w}, Dead: deadLetters{r.p.a.disk},
 		Observer: run, Save: r.p.save, Clock: r.p.clock, Stopwatch: func() time.Duration { return w.now },
 		Floor: r.floor, Go: r.commit, Bounds: w.profile.bounds,
+		Spool: func(c dataflow.Channel, create bool) (dataflow.Spool, error) { return r.p.a.disk.spool(r.t, c, create) },
 	}
 	if w.next != nil {
 		base := w.next.base[r.t]
@@ -578,7 +579,7 @@ func (r *runner) answer(rec abs.EpochRecord) {
 		r.p.w.fail("%v", err)
 	}
 	for _, p := range parts {
-		if p.Epoch != rec.Epoch {
+		if p.Epoch != rec.Epoch || p.Local {
 			continue
 		}
 		rep, err := dataflow.ReportOf(p)
@@ -637,6 +638,9 @@ func (r *runner) truncate(part abs.Part) {
 	r.counted = part.Pos
 	r.p.w.trace("%s: log given up to %d, parts below %d", r.t.id, part.Pos, part.Version)
 	run := r.run
+	if run != nil && r.t.spools {
+		run.task.Truncated(part.Pos, part.Cut.Sent)
+	}
 	if run == nil || run.in == nil {
 		return
 	}

@@ -24,6 +24,7 @@ type disk struct {
 	last   abs.Position
 	synced abs.Position
 	logs   map[string]*taskLog
+	spools map[string]*taskLog // by task and channel
 	parts  map[string]*partList
 	copies map[abs.Epoch]abs.EpochRecord
 	dead   map[string][]byte
@@ -34,7 +35,7 @@ type disk struct {
 
 func newDisk(w *world, agent string) *disk {
 	return &disk{
-		w: w, agent: agent, id: 1, logs: map[string]*taskLog{}, parts: map[string]*partList{},
+		w: w, agent: agent, id: 1, logs: map[string]*taskLog{}, spools: map[string]*taskLog{}, parts: map[string]*partList{},
 		copies: map[abs.Epoch]abs.EpochRecord{}, dead: map[string][]byte{},
 	}
 }
@@ -58,8 +59,26 @@ func (d *disk) log(t *plannedTask) *taskLog {
 	return l
 }
 
+// spool is the log of what a channel could not hand over; nil if there is none and it is not to be made.
+func (d *disk) spool(t *plannedTask, c dataflow.Channel, create bool) (dataflow.Spool, error) {
+	name := t.name() + " " + string(c.ID)
+	l := d.spools[name]
+	if l == nil && create {
+		l = &taskLog{d: d, task: t}
+		d.spools[name] = l
+	}
+	if l == nil {
+		return nil, nil
+	}
+	d.w.chaos.count("spools opened")
+	return l, nil
+}
+
+// Front implements [dataflow.Spool].
+func (l *taskLog) Front() abs.Position { return l.front }
+
 func (l *taskLog) Append(kind dataflow.EntryKind, data ...[]byte) (abs.Position, error) {
-	if l.d.w.now < l.d.fullUntil && (kind == dataflow.EntryIngest || kind == dataflow.EntryOrder) {
+	if l.d.w.now < l.d.fullUntil && (kind == dataflow.EntryIngest || kind == dataflow.EntryOrder || kind == dataflow.EntrySpool) {
 		return 0, dataflow.ErrLogFull
 	}
 	l.d.last++
@@ -156,6 +175,9 @@ func (d *disk) commit() {
 			for _, l := range d.logs {
 				l.forget()
 			}
+			for _, l := range d.spools {
+				l.forget()
+			}
 			proc.synced()
 			d.commit()
 		})
@@ -178,16 +200,21 @@ func (d *disk) crash(power bool) {
 	d.w.trace("disk of %s: log was %d, synced %d, keeps %d", d.agent, d.last, d.synced, keep)
 	d.last, d.synced = keep, keep
 	for _, t := range d.w.topo.tasks { // in a fixed order
-		l := d.logs[t.name()]
-		if l == nil {
-			continue
+		if l := d.logs[t.name()]; l != nil {
+			l.crash(keep)
 		}
-		beyond := func(e dataflow.Entry) bool { return e.Pos > keep }
-		l.entries = slices.DeleteFunc(l.entries, beyond)
-		l.all = slices.DeleteFunc(l.all, beyond)
-		if d.w.one(2) {
-			l.front = l.durable
-		}
+	}
+	for _, name := range slices.Sorted(mapKeys(d.spools)) {
+		d.spools[name].crash(keep)
+	}
+}
+
+func (l *taskLog) crash(keep abs.Position) {
+	beyond := func(e dataflow.Entry) bool { return e.Pos > keep }
+	l.entries = slices.DeleteFunc(l.entries, beyond)
+	l.all = slices.DeleteFunc(l.all, beyond)
+	if l.d.w.one(2) {
+		l.front = l.durable
 	}
 }
 

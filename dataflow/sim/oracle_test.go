@@ -319,6 +319,13 @@ func (o *oracle) kept() string {
 			}
 		}
 	}
+	for _, a := range o.w.agents {
+		for _, name := range slices.Sorted(mapKeys(a.disk.spools)) {
+			if n := a.disk.spools[name].kept(); n > leftFrames {
+				return fmt.Sprintf("the spool %s keeps %d entries", name, n)
+			}
+		}
+	}
 	for _, t := range o.w.topo.tasks {
 		of := map[int]int{}
 		for _, f := range o.w.streams[t.id].frames {

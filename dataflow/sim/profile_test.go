@@ -69,6 +69,9 @@ func newProfile(w *world, opt options) profile {
 		p.bounds = dataflow.Bounds{Frames: pick(1, 2), Unsent: pick(1, 1000), Aside: pick(40*(p.padding+60), 1<<20)}
 		p.poison = 0 // a replay with little memory reads the stream again and again
 	}
+	if w.topo.spools {
+		p.bounds = dataflow.Bounds{Frames: pick(1, 4), Unsent: pick(1, 300), Aside: 1 << 20, Alone: pick(1, 500), AloneTicks: pick(1, 5)}
+	}
 	if p.bounds.Behind = p.streamFrames / 2; p.streamFrames == 64 {
 		p.window = 1 // what is under way must fit, as it does in a real one
 	}

@@ -28,6 +28,7 @@ var topologies = []*topology{
 	parseTopology("loops", "s@gate* h@hub b@left i@left c@right k@out! s>h h>b b^h b>i i>c c^i c>k"),
 	parseTopology("nested", "s@gate* h@hub i@left b@right k@out! s>h h>i i>b b^i b^h b>k"),
 	parseTopology("itself", "s@gate* t@gate* h@hub i@hub k@out! s>h,i t>h,i h^h,i i^h,i h>k i>k"),
+	spooling(parseTopology("uplink", "a@gate* b@gate! h@hub! k@far! a>b a>h b>h h>k")),
 	parseTopology("side", "s@gate1* t@gate2* h@hub b@left k@out! s>h t>b h>b b^h b>k"),
 }
 
@@ -41,6 +42,15 @@ var burst = func() *topology {
 
 // specialTopologies are run when they are named only.
 var specialTopologies = []*topology{burst}
+
+// spooling makes a topology one whose outputs to other agents overflow to spools, and soon.
+func spooling(tp *topology) *topology {
+	tp.spools = true
+	for _, t := range tp.tasks {
+		t.spools = true
+	}
+	return tp
+}
 
 func topologyOf(name string) *topology {
 	for _, t := range slices.Concat(topologies, specialTopologies) {
@@ -57,6 +67,7 @@ type topology struct {
 	tasks    []*plannedTask
 	channels []*plannedChannel
 	doubles  bool // a record that goes round becomes two
+	spools   bool // outputs to other agents have spools
 }
 
 // copies is how often a message reaches sinks.
@@ -76,6 +87,7 @@ type plannedTask struct {
 	agent  string
 	source bool
 	sink   bool
+	spools bool
 	level  int // longest way from a source
 	in     []*plannedChannel
 	edges  [][]*plannedChannel // those that leave no loop come last
@@ -222,6 +234,7 @@ func (t *plannedTask) spec(w *world) dataflow.TaskSpec {
 		for _, c := range edge {
 			e.Channels = append(e.Channels, dataflow.OutChannel{
 				Channel: dataflow.Channel{ID: c.id, Index: c.index}, To: c.to.id, Incarnation: w.incarnation(c), Anew: w.replaced(c.from), Back: c.back && !w.rules.creditOnBackEdges,
+				Spool: t.spools && t.agent != c.to.agent,
 			})
 		}
 		if n := len(edge); n > 1 {

@@ -25,11 +25,12 @@ type Addresses struct {
 	HTTP string `json:"http,omitempty"`
 	NATS string `json:"nats,omitempty"`
 	MQTT string `json:"mqtt,omitempty"`
+	Leaf string `json:"leaf,omitempty"` // where leaf nodes join
 }
 
-// Link is a connection of an agent to the outside: NATS, or an MQTT broker.
+// Link is a connection of an agent to the outside: NATS, the hub of a leaf node, or an MQTT broker.
 type Link struct {
-	Kind string `json:"kind"` // "nats" or "mqtt"
+	Kind string `json:"kind"` // "nats", "leaf" or "mqtt"
 	// Name tells which one: the task of a source or sink, empty for the agent's own.
 	Name    string `json:"name,omitempty"`
 	Address string `json:"address"` // without credentials

@@ -141,7 +141,9 @@ type Task struct {
 	RecordsIn  uint64 `json:"records_in"`
 	RecordsOut uint64 `json:"records_out"`
 	// Lag is how many records are known to wait for this task.
-	Lag         uint64       `json:"lag"`
+	Lag uint64 `json:"lag"`
+	// Spooled is how many items for tasks on other agents wait on disk.
+	Spooled     uint64       `json:"spooled"`
 	DeadLetters uint64       `json:"dead_letters"`
 	Recovery    *Recovery    `json:"recovery"` // the last one; null if it never recovered
 	Upgrade     *TaskUpgrade `json:"upgrade,omitempty"`
@@ -200,7 +202,7 @@ type Sink struct {
 
 // Recovery is how a task came back.
 type Recovery struct {
-	Level string `json:"level"` // "L0" to "L4": who else had to notice; "rewind": to serve a receiver
+	Level string `json:"level"` // "L0" to "L4": who else had to notice; "rewind": to serve a receiver, "forward": back from there
 	// Reason tells what made it necessary.
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`

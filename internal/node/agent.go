@@ -136,6 +136,9 @@ func (a *Agent) run(ctx context.Context) error {
 	a.background(a.keepAlive)
 	a.background(a.runSessions)
 	a.background(a.runLeader)
+	if a.server != nil {
+		a.background(a.tidyOwnStreams)
+	}
 	srv := web.New(web.Options{Backend: a, Log: a.log, User: a.opt.Auth.HTTP.User, Password: a.opt.Auth.HTTP.Password})
 	return a.serve(life, cancel, srv, listener)
 }
@@ -293,6 +296,7 @@ func (a *Agent) openNATS() error {
 		if c := a.opt.Auth.NATS; !c.IsZero() {
 			opt.Users = append(opt.Users, wnats.User{Name: c.User, Password: c.Password})
 		}
+		conn.Domain = leafOptions(&opt, a.opt, a.name)
 		if c := a.opt.Auth.MQTT; !c.IsZero() {
 			opt.MQTTUsers = append(opt.MQTTUsers, wnats.User{Name: c.User, Password: c.Password})
 		}
@@ -329,7 +333,7 @@ func (a *Agent) closeNATS() {
 func (a *Agent) addresses() api.Addresses {
 	ad := api.Addresses{HTTP: a.httpAt}
 	if a.server != nil {
-		ad.NATS, ad.MQTT = a.server.ClientAddr(), a.server.MQTTAddr()
+		ad.NATS, ad.MQTT, ad.Leaf = a.server.ClientAddr(), a.server.MQTTAddr(), a.server.LeafAddr()
 	}
 	return ad
 }

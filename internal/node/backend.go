@@ -80,6 +80,9 @@ func (a *Agent) natsLink() api.Link {
 	if a.server != nil {
 		l.Address = "embedded"
 	}
+	if a.opt.Leaf != "" {
+		return a.leafLink()
+	}
 	if s.Err != nil {
 		l.Error = s.Err.Error()
 	}
@@ -135,6 +138,7 @@ func (r *runner) fill(t *api.Task, s dataflow.Status) {
 	}
 	t.Restarts += s.Restarts
 	t.Epoch, t.RecordsIn, t.RecordsOut, t.Lag = uint64(s.Epoch), s.RecordsIn, s.RecordsOut, s.Held
+	t.Spooled = s.Spooled
 	if r.ingest != nil {
 		t.Lag += r.unread(s.Ingested, s.Backlog)
 	}

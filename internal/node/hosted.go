@@ -175,6 +175,9 @@ func (h *hostedJob) forget(rec jobRecord) error {
 		if err := h.a.entries.DropStream(name); err != nil {
 			return err
 		}
+		if err := dropSpools(h.a.entries, name, 0); err != nil {
+			return err
+		}
 		if err := h.a.store.DropTask(name); err != nil {
 			return err
 		}
@@ -374,7 +377,7 @@ func (r *runner) purge(part abs.Part) {
 	if task == nil {
 		return
 	}
-	task.Truncated(part.Pos)
+	task.Truncated(part.Pos, part.Cut.Sent)
 	if input == nil {
 		return
 	}

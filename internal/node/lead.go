@@ -25,7 +25,7 @@ const (
 	keptRecords = 32
 	// keptSavepoints is how many checkpoints that were asked for are kept beyond that, the newest.
 	keptSavepoints = 16
-	// clientPatience is how much later an agent without a server of its own strives for the lease:
+	// clientPatience is how much later an agent whose server is not the hub strives for the lease:
 	// the agent beside the server loses touch with it last.
 	clientPatience = 10 * time.Second
 )
@@ -39,7 +39,7 @@ type leader struct {
 
 // runLeader strives for the coordinator's lease and leads while it is held.
 func (a *Agent) runLeader() {
-	if !a.opt.Embedded() && !sleep(a.life, clientPatience) {
+	if (!a.opt.Embedded() || a.opt.Leaf != "") && !sleep(a.life, clientPatience) {
 		return
 	}
 	lease := a.conn.Lease(wnats.LeaseOptions{Name: "coordinator", Holder: a.name, Instance: a.dir.Identity().Instance, Floor: a.highestTerm})
@@ -428,21 +428,21 @@ func (l *lead) tidy(ctx context.Context) {
 			l.a.log.Warn("old checkpoints not removed", "job", name, "error", err)
 		}
 	}
-	if err := l.tidyStreams(ctx); err != nil && ctx.Err() == nil {
+	if err := l.a.tidyStreams(ctx); err != nil && ctx.Err() == nil {
 		l.a.log.Warn("input streams of jobs that have ended not removed", "error", err)
 	}
 }
 
 // tidyStreams removes the input streams of jobs that do not run and of generations that are over.
 // Tasks that have not yet heard of it make theirs again; a later round removes those too.
-func (l *lead) tidyStreams(ctx context.Context) error {
-	streams := l.a.conn.Streams(wnats.StreamOptions{})
+func (a *Agent) tidyStreams(ctx context.Context) error {
+	streams := a.conn.Streams(wnats.StreamOptions{})
 	list, err := streams.List(ctx)
 	if err != nil {
 		return err
 	}
 	for _, s := range list {
-		h := l.a.hostedJob(s.Job)
+		h := a.hostedJob(s.Job)
 		if h == nil {
 			continue
 		}

@@ -62,6 +62,7 @@ var taskColumns = []column[api.Task]{
 	{"weir_task_records_out_total", "Records that the task has made on its outputs, replay included.", api.Counter, func(t api.Task) float64 { return float64(t.RecordsOut) }},
 	{"weir_task_restarts_total", "Restarts of the task since the process started.", api.Counter, func(t api.Task) float64 { return float64(t.Restarts) }},
 	{"weir_task_lag_records", "Records known to wait for the task.", api.Gauge, func(t api.Task) float64 { return float64(t.Lag) }},
+	{"weir_task_spooled_items", "Items for tasks on other agents that wait on disk.", api.Gauge, func(t api.Task) float64 { return float64(t.Spooled) }},
 	{"weir_dead_letters_total", "Records of the task that were given up.", api.Counter, func(t api.Task) float64 { return float64(t.DeadLetters) }},
 }
 

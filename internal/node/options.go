@@ -41,6 +41,8 @@ func (c Credential) GoString() string { return fmt.Sprintf("Credential{%q}", c.U
 type Auth struct {
 	// NATS is asked for by the embedded server, or given to the server of Options.NATS.
 	NATS Credential
+	// Leaf is given to the hub of Options.Leaf.
+	Leaf Credential
 	MQTT Credential
 	HTTP Credential
 }
@@ -55,6 +57,10 @@ type Options struct {
 	// NATS is the URL of a NATS server with JetStream, perhaps several with commas between them.
 	// Empty: the embedded server.
 	NATS string
+	// Leaf is the URL at which a hub takes leaf nodes: the embedded server joins it. Empty: it joins none.
+	Leaf string
+	// LeafListen is HOST:PORT where the embedded server takes leaf nodes; empty: it takes none.
+	LeafListen string
 	// NATSListen, MQTTListen and HTTP are HOST:PORT; port 0 picks a free one. Empty NATSListen and
 	// MQTTListen: the defaults, or none if NATS is set. Empty HTTP: the default.
 	NATSListen string
@@ -110,6 +116,9 @@ func (o Options) Validate() error {
 	if d.NATSListen != "" && d.Embedded() {
 		errs = append(errs, validateListen("--nats-listen", d.NATSListen, "auth.nats", d.Auth.NATS))
 	}
+	if d.LeafListen != "" && d.Embedded() {
+		errs = append(errs, validateListen("--leaf-listen", d.LeafListen, "auth.nats", d.Auth.NATS))
+	}
 	if d.MQTTListen != Off {
 		errs = append(errs, validateListen("--mqtt-listen", d.MQTTListen, "auth.mqtt", d.Auth.MQTT))
 	}
@@ -134,11 +143,14 @@ func (o Options) validateIdentity() error {
 
 func (o Options) validateTopology() error {
 	if o.Embedded() {
-		return nil
+		return o.validateLeaf()
 	}
 	var errs []error
 	for part := range strings.SplitSeq(o.NATS, ",") {
-		errs = append(errs, validateNATSURL(strings.TrimSpace(part)))
+		errs = append(errs, validateNATSURL("--nats", strings.TrimSpace(part)))
+	}
+	if o.Leaf != "" || o.LeafListen != "" {
+		errs = append(errs, errors.New("--leaf and --leaf-listen are about the embedded server, which does not run with --nats; leave one of them out"))
 	}
 	if o.NATSListen != "" {
 		errs = append(errs, errors.New("--nats-listen with --nats: an agent that uses another NATS server runs none itself; leave one of them out"))
@@ -152,19 +164,34 @@ func (o Options) validateTopology() error {
 	return errors.Join(errs...)
 }
 
+func (o Options) validateLeaf() error {
+	if (o.Auth.Leaf.User == "") != (o.Auth.Leaf.Password == "") {
+		return errors.New("auth.leaf: needs both a user and a password")
+	}
+	switch {
+	case o.Leaf == "" && !o.Auth.Leaf.IsZero():
+		return errors.New("auth.leaf without --leaf: there is no hub to give it to")
+	case o.Leaf == "":
+		return nil
+	case o.LeafListen != "":
+		return errors.New("--leaf with --leaf-listen: a leaf node takes no leaf nodes of its own; leave one of them out")
+	}
+	return validateNATSURL("--leaf", o.Leaf)
+}
+
 // validateNATSURL never repeats the URL, which may hold a password.
-func validateNATSURL(s string) error {
+func validateNATSURL(flag, s string) error {
 	u, err := url.Parse(s)
 	if err != nil {
-		return errors.New("--nats: not a URL; write nats://HOST:PORT, or nats://USER:PASSWORD@HOST:PORT with special characters percent-encoded")
+		return fmt.Errorf("%s: not a URL; write nats://HOST:PORT, or nats://USER:PASSWORD@HOST:PORT with special characters percent-encoded", flag)
 	}
 	switch u.Scheme {
 	case "nats", "tls", "ws", "wss":
 	default:
-		return fmt.Errorf("--nats: scheme %q is none of nats, tls, ws, wss; write nats://HOST:PORT", u.Scheme)
+		return fmt.Errorf("%s: scheme %q is none of nats, tls, ws, wss; write nats://HOST:PORT", flag, u.Scheme)
 	}
 	if u.Hostname() == "" {
-		return errors.New("--nats: no host in the URL; write nats://HOST:PORT")
+		return fmt.Errorf("%s: no host in the URL; write nats://HOST:PORT", flag)
 	}
 	return nil
 }

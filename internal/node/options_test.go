@@ -21,7 +21,7 @@ func TestValidate(t *testing.T) {
 		{"addresses", Options{Data: "d", HTTP: "8080", NATSListen: "127.0.0.1:x", MQTTListen: "127.0.0.1:70000"}, []string{`--http "8080": write HOST:PORT`, `"x" is not a port`, `"70000" is not a port`}},
 		{"wide", Options{Data: "d", HTTP: ":8080", NATSListen: "0.0.0.0:4222", MQTTListen: "10.0.0.5:1883"}, []string{"set auth.http", "set auth.nats", "set auth.mqtt"}},
 		{"a name is not known to be loopback", Options{Data: "d", HTTP: "gateway:8080"}, []string{"set auth.http"}},
-		{"wide with passwords", Options{Data: "d", HTTP: ":8080", NATSListen: "0.0.0.0:4222", MQTTListen: "[::]:1883", Auth: Auth{secret, secret, secret}}, nil},
+		{"wide with passwords", Options{Data: "d", HTTP: ":8080", NATSListen: "0.0.0.0:4222", MQTTListen: "[::]:1883", Auth: Auth{NATS: secret, MQTT: secret, HTTP: secret}}, nil},
 		{"half a credential", Options{Data: "d", Auth: Auth{HTTP: Credential{User: "u"}}}, []string{"auth.http: needs both"}},
 		{"client", Options{Data: "d", NATS: "nats://hub:4222, tls://u:hunter2@other", MQTTListen: Off, Auth: Auth{NATS: secret}}, nil},
 		{"client that listens", Options{Data: "d", NATS: "nats://hub", NATSListen: "127.0.0.1:1", MQTTListen: "127.0.0.1:2"}, []string{"--nats-listen with --nats", "--mqtt-listen with --nats"}},

@@ -222,6 +222,10 @@ func (r *runner) once(ctx context.Context) error {
 	env := dataflow.Env{
 		Log: r.entries, Store: r.a.store, Operators: r.operators(), Dead: r.a.dead, Observer: observer{r},
 		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
+		Spool: r.spool,
+	}
+	if err := dropSpools(r.a.entries, r.name, r.rec.Generation); err != nil {
+		return err
 	}
 	spec, sinks, err := r.assemble(&env)
 	if err != nil {

@@ -171,6 +171,9 @@ func (a *Agent) announce(ctx context.Context, cluster string) error {
 		Name: a.name, Instance: a.dir.Identity().Instance, Labels: a.opt.Labels, Version: a.opt.Version, Cluster: cluster,
 		Starts: uint64(a.dir.Incarnation()), StartedMS: a.began.UnixMilli(), HTTP: ad.HTTP, NATS: ad.NATS, MQTT: ad.MQTT,
 	}
+	if a.opt.Leaf != "" {
+		rec.NATS, rec.MQTT = "", "" // for its own device only
+	}
 	value, err := json.Marshal(rec)
 	if err != nil {
 		return err

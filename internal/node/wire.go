@@ -112,6 +112,7 @@ func (r *runner) edge(channels []int) dataflow.EdgeSpec {
 		c := r.rec.Plan.Channels[i]
 		e.Channels = append(e.Channels, dataflow.OutChannel{
 			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation, Anew: r.task.Replaced, Back: c.Back,
+			Spool: spools(r.rec.Plan, r.task, i),
 		})
 	}
 	if n := len(channels); n > 1 {

@@ -81,6 +81,29 @@ func (a *Agent) saved(j saveJob, err error) {
 		a.log.Error("snapshot not saved: it will be tried again", "task", j.info.Task, "epoch", uint64(j.info.Epoch), "error", err)
 	}
 	j.done(err)
+	if err == nil && j.info.Local {
+		if err := a.dropAlone(j.info); err != nil {
+			a.log.Warn("older snapshots not dropped: the next checkpoint that counts does it", "task", j.info.Task, "error", err)
+		}
+	}
+}
+
+// dropAlone drops the snapshots that a task took alone before one of them.
+func (a *Agent) dropAlone(newest dataflow.PartInfo) error {
+	parts, err := a.store.Parts(newest.Task)
+	if err != nil {
+		return err
+	}
+	var keep []dataflow.Version
+	for _, p := range parts {
+		if !p.Local || p.Version >= newest.Version {
+			keep = append(keep, p.Version)
+		}
+	}
+	if len(keep) == len(parts) {
+		return nil
+	}
+	return a.store.Drop(newest.Task, keep)
 }
 
 // ackJob is an acknowledgement to be written.

@@ -64,7 +64,8 @@ type ConnectOptions struct {
 	Name string
 	// Prefix of all subjects, streams and buckets; empty: [DefaultPrefix]. The same for all agents.
 	Prefix string
-	// Domain is the hub's JetStream domain, for an agent whose server is a leaf node of it.
+	// Domain is the hub's JetStream domain, for an agent whose server is a leaf node of it: the control plane is
+	// there. What the agent's own tasks receive comes through streams of its own server.
 	Domain string
 	// Log; nil: slog's default.
 	Log *slog.Logger
@@ -110,7 +111,6 @@ type State struct {
 // until a snapshot of megabytes is on disk.
 type Conn struct {
 	names   names
-	api     string // prefix of JetStream's API
 	domain  string
 	log     *slog.Logger
 	control *link
@@ -132,14 +132,11 @@ func Connect(opt ConnectOptions) (*Conn, error) {
 	if opt.Log == nil {
 		opt.Log = slog.Default()
 	}
-	c := &Conn{names: names{opt.Prefix}, domain: opt.Domain, log: opt.Log, api: jetstream.DefaultAPIPrefix}
-	if opt.Domain != "" {
-		c.api = "$JS." + opt.Domain + ".API."
-	}
+	c := &Conn{names: names{opt.Prefix}, domain: opt.Domain, log: opt.Log}
 	var wg sync.WaitGroup
 	var errControl, errData error
-	wg.Go(func() { c.control, errControl = dial(opt, "control", true) })
-	wg.Go(func() { c.data, errData = dial(opt, "data", false) })
+	wg.Go(func() { c.control, errControl = dial(opt, "control", opt.Domain, true) })
+	wg.Go(func() { c.data, errData = dial(opt, "data", "", false) })
 	wg.Wait()
 	if err := errors.Join(errControl, errData); err != nil {
 		c.Close()
@@ -194,6 +191,7 @@ func (c *Conn) Close() {
 type link struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
+	api    string // prefix of JetStream's API
 	closed chan struct{}
 
 	mu        sync.Mutex
@@ -203,9 +201,10 @@ type link struct {
 	requests  map[*context.CancelFunc]struct{} // to be ended when the connection is lost
 }
 
-// dial makes a link; loud says whether it logs outages, which both links would see.
-func dial(opt ConnectOptions, role string, loud bool) (*link, error) {
+// dial makes a link to a JetStream domain, the server's own if it is empty; loud says whether it logs outages, which both links would see.
+func dial(opt ConnectOptions, role, domain string, loud bool) (*link, error) {
 	l := &link{
+		api:       jetstream.DefaultAPIPrefix,
 		closed:    make(chan struct{}),
 		state:     State{Since: time.Now()},
 		listeners: make(map[chan struct{}]struct{}),
@@ -247,7 +246,10 @@ func dial(opt ConnectOptions, role string, loud bool) (*link, error) {
 	if !nc.IsConnected() {
 		l.firstFailure(log, nc.LastError(), loud)
 	}
-	l.js, err = newJetStream(nc, opt.Domain)
+	if domain != "" {
+		l.api = "$JS." + domain + ".API."
+	}
+	l.js, err = newJetStream(nc, domain)
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("NATS at %s: %w", server, err)

@@ -86,7 +86,7 @@ type reader struct {
 // openReader makes a consumer. [ErrLost] says that the stream does not exist.
 func (c *Conn) openReader(ctx context.Context, l *link, src source) (*reader, error) {
 	r := &reader{
-		link: l, api: c.api, src: src, consumer: "r" + rand.Text(), inbox: l.nc.NewInbox(),
+		link: l, api: l.api, src: src, consumer: "r" + rand.Text(), inbox: l.nc.NewInbox(),
 		queue: make(chan *nats.Msg, pullBatch+queueSlack), changed: make(chan struct{}, 1),
 		connects: l.connects(), draining: true,
 	}

@@ -65,8 +65,10 @@ type ServerOptions struct {
 	MQTTUsers []User
 	// LeafListen is the host:port at which leaf nodes join; empty: none. They need one of Users.
 	LeafListen string
-	// LeafURL is the hub that this server joins as a leaf node; empty: none.
-	LeafURL string
+	// LeafURL is the hub that this server joins as a leaf node; empty: none. LeafUser is who it says it is there,
+	// unless the URL does.
+	LeafURL  string
+	LeafUser User
 	// Domain is the JetStream domain; a hub and its leaf nodes need different ones.
 	Domain string
 	// Prefix as in [ConnectOptions]: MQTT clients may not touch what is under it.
@@ -86,6 +88,7 @@ type Server struct {
 	opts     *natsserver.Options
 	internal User
 	log      *slog.Logger
+	logs     *serverLog
 	stop     sync.Once
 	setAside []string
 }
@@ -134,11 +137,14 @@ func startOnce(opt ServerOptions) (*Server, error) {
 	}
 	log := &serverLog{log: opt.Log}
 	ns.SetLoggerV2(log, false, false, false)
-	s.srv, s.opts = ns, opts
+	s.srv, s.opts, s.logs = ns, opts, log
 	if err := countStart(opt.Dir); err != nil {
 		return nil, err
 	}
 	started := startGuarded(ns)
+	if started == nil && opt.LeafURL != "" && log.failed(opt) == nil {
+		started = enableAccounts(ns)
+	}
 	if err := errors.Join(started, log.failed(opt)); err != nil {
 		s.Shutdown()
 		return nil, errors.Join(err, forgetStarts(opt.Dir))
@@ -229,8 +235,38 @@ func leafOptions(o *natsserver.LeafNodeOpts, opt ServerOptions) (err error) {
 	if err != nil || u.Host == "" {
 		return fmt.Errorf("leaf URL %q: want nats://host:port", redact(opt.LeafURL))
 	}
-	o.Remotes = []*natsserver.RemoteLeafOpts{{URLs: []*url.URL{u}}}
+	if opt.LeafUser.Name != "" && u.User == nil {
+		u.User = url.UserPassword(opt.LeafUser.Name, opt.LeafUser.Password)
+	}
+	o.Remotes = []*natsserver.RemoteLeafOpts{{URLs: []*url.URL{u}, LocalAccount: leafAccount}}
+	o.ReconnectInterval = leafReconnect
 	return nil
+}
+
+// leafAccount is the account of a leaf node that is joined to its hub. MQTT clients are in another one: what
+// they publish stays on the leaf node's own broker, and the two brokers' sessions know nothing of each other.
+const leafAccount = "weir"
+
+// leafReconnect is the pause between attempts to join the hub.
+const leafReconnect = 2 * time.Second
+
+// enableAccounts gives JetStream to both accounts of a leaf node.
+func enableAccounts(ns *natsserver.Server) error {
+	weir, err := ns.LookupAccount(leafAccount)
+	if err != nil {
+		return fmt.Errorf("embedded NATS server: account %s: %w", leafAccount, err)
+	}
+	for _, a := range []*natsserver.Account{ns.GlobalAccount(), weir} {
+		if err := a.EnableJetStream(nil, nil); err != nil {
+			return fmt.Errorf("%w: account %s: %w", errStore, a.Name, err)
+		}
+	}
+	return nil
+}
+
+// LeafState says whether the server, as a leaf node, has joined its hub.
+func (s *Server) LeafState() (joined bool, err error) {
+	return s.srv.NumLeafNodes() > 0, s.logs.leafError()
 }
 
 // listenAddress splits host:port; the server takes port −1 for a free one.
@@ -256,13 +292,18 @@ func listenAddress(what, addr string) (string, int, error) {
 // MQTT clients may not touch the control plane or the streams, which topics could otherwise name.
 func addUsers(o *natsserver.Options, opt ServerOptions, internal User) {
 	standard := []string{jwt.ConnectionTypeStandard, jwt.ConnectionTypeLeafnode, jwt.ConnectionTypeInProcess}
+	var account *natsserver.Account // nil: the only one
+	if opt.LeafURL != "" {
+		account = natsserver.NewAccount(leafAccount)
+		o.Accounts = append(o.Accounts, account)
+	}
 	add := func(u User, perm *natsserver.Permissions, types ...string) {
 		allowed := make(map[string]struct{}, len(types))
 		for _, t := range types {
 			allowed[t] = struct{}{}
 		}
 		o.Users = append(o.Users, &natsserver.User{
-			Username: u.Name, Password: u.Password, Permissions: perm, AllowedConnectionTypes: allowed,
+			Username: u.Name, Password: u.Password, Permissions: perm, AllowedConnectionTypes: allowed, Account: account,
 		})
 	}
 	add(internal, nil, jwt.ConnectionTypeInProcess)
@@ -276,6 +317,7 @@ func addUsers(o *natsserver.Options, opt ServerOptions, internal User) {
 	if o.MQTT.Port == 0 {
 		return
 	}
+	account = nil
 	perm := mqttPermissions(opt.Prefix)
 	for _, u := range opt.MQTTUsers {
 		add(u, perm, jwt.ConnectionTypeMqtt)
@@ -359,6 +401,29 @@ type serverLog struct {
 	log   *slog.Logger
 	mu    sync.Mutex
 	fatal string
+	leaf  string // the last error about joining the hub
+}
+
+// leafError is why the hub was not joined the last time that it was not; nil if nothing is known.
+func (l *serverLog) leafError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leaf == "" {
+		return nil
+	}
+	return errors.New(l.leaf)
+}
+
+// noteLeaf keeps what is said about joining the hub and says whether it is that, and news.
+func (l *serverLog) noteLeaf(text string) (about, news bool) {
+	if !strings.Contains(strings.ToLower(text), "leafnode") && !strings.Contains(text, "Leafz") {
+		return false, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news = l.leaf != text
+	l.leaf = text
+	return true, news
 }
 
 // failed is why the server did not start, nil if it did.
@@ -394,7 +459,11 @@ func (l *serverLog) Fatalf(format string, v ...any) {
 }
 
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error("NATS server: " + strings.TrimSpace(fmt.Sprintf(format, v...)))
+	text := strings.TrimSpace(fmt.Sprintf(format, v...))
+	if about, news := l.noteLeaf(text); about && !news {
+		return // an attempt to join the hub, every few seconds
+	}
+	l.log.Error("NATS server: " + text)
 }
 
 // Warnf leaves out that passwords are kept in memory in plain text: they come from the agent's own

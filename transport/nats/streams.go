@@ -115,7 +115,7 @@ func (s *Streams) ensure(ctx context.Context, job string, gen abs.Generation, ta
 func (s *Streams) List(ctx context.Context) ([]Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
-	lister := s.conn.control.js.ListStreams(ctx, jetstream.WithStreamListSubject(s.conn.names.prefix+".s.>"))
+	lister := s.conn.data.js.ListStreams(ctx, jetstream.WithStreamListSubject(s.conn.names.prefix+".s.>"))
 	var all []Stream
 	for info := range lister.Info() {
 		gen, err := strconv.ParseUint(info.Config.Metadata[metaGeneration], 10, 32)
@@ -152,7 +152,7 @@ func (s *Streams) Delete(ctx context.Context, job string, gen abs.Generation) er
 
 // DeleteStream removes one stream by its name in JetStream; it is no error if it is not there.
 func (s *Streams) DeleteStream(ctx context.Context, name string) error {
-	err := s.conn.control.request(ctx, func(ctx context.Context) error { return s.conn.control.js.DeleteStream(ctx, name) })
+	err := s.conn.data.request(ctx, func(ctx context.Context) error { return s.conn.data.js.DeleteStream(ctx, name) })
 	if err != nil && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("delete stream %s: %w", name, err)
 	}
@@ -172,7 +172,7 @@ func (s *Streams) purge(ctx context.Context, stream, subject string, seq uint64)
 		panic(err) // a struct of a string and a number
 	}
 	err = s.conn.data.request(ctx, func(ctx context.Context) error {
-		resp, err := s.conn.data.nc.RequestWithContext(ctx, s.conn.api+"STREAM.PURGE."+stream, body)
+		resp, err := s.conn.data.nc.RequestWithContext(ctx, s.conn.data.api+"STREAM.PURGE."+stream, body)
 		if err == nil {
 			_, err = decodeResponse(resp.Data)
 		}
