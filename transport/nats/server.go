@@ -238,7 +238,7 @@ func leafOptions(o *natsserver.LeafNodeOpts, opt ServerOptions) (err error) {
 	if opt.LeafUser.Name != "" && u.User == nil {
 		u.User = url.UserPassword(opt.LeafUser.Name, opt.LeafUser.Password)
 	}
-	o.Remotes = []*natsserver.RemoteLeafOpts{{URLs: []*url.URL{u}, LocalAccount: leafAccount}}
+	o.Remotes = []*natsserver.RemoteLeafOpts{{URLs: []*url.URL{u}, LocalAccount: leafAccount, IgnoreDiscoveredServers: true}}
 	o.ReconnectInterval = leafReconnect
 	return nil
 }
