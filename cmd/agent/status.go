@@ -37,8 +37,11 @@ func (p *program) printStatus(s api.Status) error {
 	fmt.Fprintf(w, "%s: %s, version %s, start %d at %s\n", plain(s.Agent.Name), ready, plain(s.Agent.Version), s.Agent.Starts, timeText(s.Agent.Started))
 	fmt.Fprintf(w, "labels: %s\n", plain(labelText(s.Agent.Labels)))
 	fmt.Fprintf(w, "listens: http %s, nats %s, mqtt %s\n", plain(s.Agent.Addresses.HTTP), plain(s.Agent.Addresses.NATS), plain(s.Agent.Addresses.MQTT))
-	fmt.Fprintf(w, "store: %s, log %s of %s, snapshots %s, written %s\n", plain(s.Store.Dir),
-		bytesText(s.Store.LogBytes), bytesText(s.Store.LogBudgetBytes), bytesText(s.Store.SnapshotBytes), bytesText(s.Store.WrittenBytes))
+	fmt.Fprintf(w, "store: %s, log %s of %s, snapshots %s, written %s, %s an hour\n", plain(s.Store.Dir),
+		bytesText(s.Store.LogBytes), bytesText(s.Store.LogBudgetBytes), bytesText(s.Store.SnapshotBytes), bytesText(s.Store.WrittenBytes), bytesText(int64(s.Store.WrittenPerHour)))
+	if s.Store.LogHoursLeft > 0 {
+		fmt.Fprintf(w, "out of reach: the log takes %.1f hours more of %s an hour\n", s.Store.LogHoursLeft, bytesText(int64(s.Store.LogPerHour)))
+	}
 	for _, n := range s.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(n))
 	}

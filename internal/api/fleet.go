@@ -43,12 +43,19 @@ type Link struct {
 
 // Store is what an agent keeps on disk.
 type Store struct {
-	Dir             string `json:"dir"`
-	LogBytes        int64  `json:"log_bytes"`
-	LogBudgetBytes  int64  `json:"log_budget_bytes"`
-	SnapshotBytes   int64  `json:"snapshot_bytes"`
-	WrittenBytes    int64  `json:"written_bytes"` // since the process started
-	DeadLetterBytes int64  `json:"dead_letter_bytes"`
+	Dir            string `json:"dir"`
+	LogBytes       int64  `json:"log_bytes"`
+	LogBudgetBytes int64  `json:"log_budget_bytes"`
+	SnapshotBytes  int64  `json:"snapshot_bytes"`
+	WrittenBytes   int64  `json:"written_bytes"` // since the process started
+	// WrittenPerHour and LogPerHour are bytes in an hour, by the last hour or what there is of it: of all of the
+	// agent's own files, and of its input log.
+	WrittenPerHour float64 `json:"written_per_hour"`
+	LogPerHour     float64 `json:"log_per_hour"`
+	// LogHoursLeft is for how long the log takes records at that rate if nothing of it can be given up, as while
+	// the hub cannot be reached. 0: nothing is written.
+	LogHoursLeft    float64 `json:"log_hours_left"`
+	DeadLetterBytes int64   `json:"dead_letter_bytes"`
 }
 
 // Status is one agent's own view: of itself, its links, and the tasks that run on it. It is had

@@ -76,6 +76,7 @@ type Agent struct {
 	ready      chan struct{}
 	wakeLeader chan struct{}
 	ticker     ticker
+	disk       diskMeter
 	drill      drill
 	stirred    chan struct{} // a task has changed that was quiet
 	bundles    uint64        // that this process has stored; the replicas' worker's own
@@ -136,6 +137,7 @@ func (a *Agent) run(ctx context.Context) error {
 	a.background(a.keepAlive)
 	a.background(a.runSessions)
 	a.background(a.runLeader)
+	a.background(a.meterDisk)
 	if a.server != nil {
 		a.background(a.tidyOwnStreams)
 	}

@@ -37,12 +37,13 @@ func (a *Agent) Ready(ctx context.Context) error {
 
 // Status implements [web.Fleet].
 func (a *Agent) Status(ctx context.Context) (api.Status, error) {
-	usage := a.entries.Usage()
+	usage, now := a.entries.Usage(), a.diskReading()
+	all, log := a.disk.perHour(now)
 	st := api.Status{
 		Agent: a.self(), Ready: a.Ready(ctx) == nil, Links: []api.Link{a.natsLink()}, Tasks: []api.Task{}, Notices: a.notices.list(),
 		Store: api.Store{
 			Dir: a.opt.Data, LogBytes: usage.Bytes, LogBudgetBytes: usage.Budget, SnapshotBytes: fileSize(a.dir.StatePath()),
-			WrittenBytes: a.entries.Written() + a.store.Written() + a.copies.Written(), DeadLetterBytes: a.dead.bytes(),
+			WrittenBytes: now.all, WrittenPerHour: all, LogPerHour: log, LogHoursLeft: hoursThatFit(usage.Ingest, log), DeadLetterBytes: a.dead.bytes(),
 		},
 	}
 	st.Notices = append(st.Notices, a.drill.notices()...)

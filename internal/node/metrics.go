@@ -19,6 +19,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 	out = append(out, families(sinkColumns, sinksOf(st.Tasks), sinkOf.labels)...)
 	out = append(out,
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),
+		one("weir_log_hours_left", "Hours for which the log takes records at its present rate if nothing of it can be given up; 0: nothing is written.", api.Gauge, st.Store.LogHoursLeft),
 		one("weir_disk_written_bytes_total", "Bytes that the agent's stores have written since the process started.", api.Counter, float64(st.Store.WrittenBytes)),
 	)
 	out = append(out, a.guests.families()...)
