@@ -96,26 +96,6 @@ type outFrame struct {
 	taken    bool // by the stream
 }
 
-// framePool recycles frame buffers: the zeroing of fresh ones dominates the cost of a hop.
-type framePool struct{ free [][]byte }
-
-const poolFrames = 64
-
-func (p *framePool) get() []byte {
-	if n := len(p.free); n > 0 {
-		b := p.free[n-1]
-		p.free = p.free[:n-1]
-		return b[:frame.HeaderSize]
-	}
-	return make([]byte, frame.HeaderSize, frame.HeaderSize+frame.TargetSize+4<<10)
-}
-
-func (p *framePool) put(b []byte) {
-	if len(p.free) < poolFrames && cap(b) <= 2*frame.TargetSize {
-		p.free = append(p.free, b)
-	}
-}
-
 func newOutlet(gen abs.Generation, c OutChannel, pool *framePool) *outlet {
 	return &outlet{OutChannel: c, bounds: Bounds{}.orDefault(), gen: gen, next: 1, have: 1, pool: pool}
 }
@@ -180,7 +160,7 @@ func (o *outlet) cut(kind frame.Kind, cause abs.Position) {
 		Before: o.sum, After: o.sum.Add(payload),
 	}
 	frame.PutHeader(o.build, h, len(payload))
-	f := &outFrame{buf: o.build, kind: kind, first: o.next, last: abs.Seq(h.Last()), before: o.sum, cause: cause}
+	f := &outFrame{buf: o.pool.fit(o.build), kind: kind, first: o.next, last: abs.Seq(h.Last()), before: o.sum, cause: cause}
 	o.build, o.buildCount = nil, 0
 	o.next, o.sum = f.last+1, h.After
 	if kind == frame.Data {

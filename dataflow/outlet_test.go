@@ -504,13 +504,16 @@ func TestOutletBuffers(t *testing.T) {
 	s := newSequence(8)
 	o := outletOf(s)
 	scribble := func() {
-		for _, b := range o.pool.free {
-			b = b[:cap(b)]
-			for i := range b {
-				b[i] = 0xa5
+		for _, class := range o.pool.free {
+			for _, b := range class {
+				b = b[:cap(b)]
+				for i := range b {
+					b[i] = 0xa5
+				}
 			}
 		}
 	}
+	back := func() int { return len(o.pool.free[0]) } // of frames of a few bytes
 	whole := func(what string, f *outFrame) {
 		t.Helper()
 		scribble()
@@ -521,15 +524,15 @@ func TestOutletBuffers(t *testing.T) {
 	_, sent := sendAll(o, 4, 10)
 	held := sent[0].buf
 	s.granted(t, o, 3, grantWindow) // consumed before the stream has confirmed
-	mustEqual(t, "given back", len(o.pool.free), 0)
+	mustEqual(t, "given back", back(), 0)
 	whole("under way though consumed", sent[0])
 	o.done(sent[0], errors.New("late"), 10)
-	mustEqual(t, "given back", len(o.pool.free), 1)
-	if sent[0].buf != nil || &o.pool.free[0][0] != &held[0] {
+	mustEqual(t, "given back", back(), 1)
+	if sent[0].buf != nil || &o.pool.free[0][0][0] != &held[0] {
 		t.Fatal("another buffer was given back")
 	}
 	o.done(sent[1], nil, 10)
-	mustEqual(t, "given back", len(o.pool.free), 2)
+	mustEqual(t, "given back", back(), 2)
 
 	mustGrant(t, o, Grant{Next: 3, Sum: s.sum(3), Window: grantWindow, Rewind: true}, 99)
 	_, again := sendAll(o, 3, 99) // 3 is under way twice
@@ -537,11 +540,11 @@ func TestOutletBuffers(t *testing.T) {
 	s.granted(t, o, 4, grantWindow)
 	whole("the first sending is still under way", sent[2])
 	o.done(sent[2], nil, 99)
-	mustEqual(t, "given back", len(o.pool.free), 3)
+	mustEqual(t, "given back", back(), 3)
 
 	o.add(s.items[6].bytes, 7) // takes a buffer from the pool, under construction
 	o.seek(0, 0, 0)            // 4 is under way; 5, 6 and the one under construction are not
-	mustEqual(t, "given back", len(o.pool.free), 5)
+	mustEqual(t, "given back", back(), 5)
 	whole("under way over a restore", sent[3])
 	s.steps(o, 8)
 	for _, f := range o.window {
@@ -580,11 +583,45 @@ func TestOutletSeek(t *testing.T) {
 func TestFramePoolKeepsFewAndNoLargeBuffers(t *testing.T) {
 	p := &framePool{}
 	p.put(make([]byte, 3*frame.TargetSize))
-	mustEqual(t, "kept", len(p.free), 0)
-	for range 2 * poolFrames {
-		p.put(make([]byte, frame.TargetSize))
+	mustEqual(t, "kept", p.bytes, 0)
+	for range 2 * poolBytes / fullFrame {
+		p.put(make([]byte, fullFrame))
 	}
-	mustEqual(t, "kept", len(p.free), poolFrames)
+	const most = poolBytes / fullFrame
+	mustEqual(t, "kept", len(p.free[frameClasses-1]), most)
+	mustEqual(t, "kept", p.bytes, most*fullFrame)
 	mustEqual(t, "length", len(p.get()), frame.HeaderSize)
-	mustEqual(t, "kept", len(p.free), poolFrames-1)
+	mustEqual(t, "kept", p.bytes, (most-1)*fullFrame)
+}
+
+// A frame is kept in a buffer of about its size, and buffers come back to where they were taken from.
+func TestFramePoolFits(t *testing.T) {
+	for size := 1; size <= fullFrame; size += 97 {
+		p := &framePool{}
+		b := p.get()[:size]
+		for i := range b {
+			b[i] = byte(i * 7)
+		}
+		want := append([]byte(nil), b...)
+		got := p.fit(b)
+		mustBytes(t, "frame", got, want)
+		if c := cap(got); c > max(2*size, smallestFrame) && 3*size < fullFrame/2 {
+			t.Fatalf("a frame of %d bytes is kept in %d", size, c)
+		}
+		class := 0
+		if cap(got) == fullFrame {
+			mustEqual(t, "buffers", p.bytes, 0)
+			class = frameClasses - 1
+		} else {
+			mustEqual(t, "the one to build in", p.bytes, fullFrame)
+			for smallestFrame<<class < cap(got) {
+				class++
+			}
+		}
+		p.put(got)
+		mustBytes(t, "taken again", p.fit(append(p.get()[:0], want...)), want)
+		if len(p.free[class]) > 1 {
+			t.Fatalf("%d buffers of one size", len(p.free[class]))
+		}
+	}
 }
