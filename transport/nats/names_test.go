@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -71,12 +72,19 @@ func FuzzGrant(f *testing.F) {
 
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"stream":"s","seq":1}`))
+	f.Add([]byte(`{"stream":"weir-job~1~a","domain":"hub","seq":12345}`))
 	f.Add([]byte(`{"error":{"code":503,"err_code":10077,"description":"maximum messages per subject exceeded"},"stream":"s"}`))
 	f.Add([]byte(`{"holder":"a","term":3}`))
 	f.Add([]byte("SHA-256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU="))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if stream, err := decodeResponse(b); err != nil && stream != "" {
 			t.Errorf("stream %q and %v", stream, err)
+		}
+		if stream, ok := plainResponse(b); ok {
+			var r response
+			if err := json.Unmarshal(b, &r); err != nil || r.Stream != stream || r.Error != nil {
+				t.Errorf("%q is read as stream %q, and as %+v (%v)", b, stream, r, err)
+			}
 		}
 		if s := decodeLease(b); s.Holder != "" && len(b) == 0 {
 			t.Errorf("%+v of nothing", s)
@@ -88,6 +96,31 @@ func FuzzAnswers(f *testing.F) {
 			t.Errorf("channel %d", c)
 		}
 	})
+}
+
+func TestPlainAnswers(t *testing.T) {
+	if stream, ok := plainResponse([]byte(`{"stream":"weir-job~1~a","domain":"hub","seq":12345}`)); !ok || stream != "weir-job~1~a" {
+		t.Errorf("the server's usual answer is not read: %q, %v", stream, ok)
+	}
+	c := inProcess(t)
+	streams := c.Streams(StreamOptions{})
+	in := openInput(t, streams, "t", 0)
+	wantDrained(t, in)
+	answer, err := c.control.nc.Request(c.names.frames("job", 1, "t")+".0", []byte("frame"), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := plainResponse(answer.Data); !ok {
+		t.Errorf("the server answers %s, which needs a decoder", answer.Data)
+	}
+	for _, other := range []string{
+		``, `{"stream":"`, `{"stream":"","seq":1}`, `{"stream":"s","seq":}`, `{"stream":"s","seq":01}`, `{"stream":"s","seq":1,"duplicate": true}`,
+		`{"stream":"s","seq":1`, `{"stream":"s\"","seq":1}`, `{"stream":"s","seq":-1}`, `{"error":{"code":503},"stream":"s","seq":0}`,
+	} {
+		if stream, ok := plainResponse([]byte(other)); ok {
+			t.Errorf("%s is taken as stream %q", other, stream)
+		}
+	}
 }
 
 func TestStreamNamesDiffer(t *testing.T) {

@@ -74,6 +74,7 @@ type reader struct {
 	queue    chan *nats.Msg
 	changed  chan struct{} // the connection's state
 	connects uint64
+	timer    *time.Timer // of next; stopped in between
 
 	waiting  int    // messages that the pull under way may still bring; 0: none under way
 	lastSeq  uint64 // of the stream
@@ -88,7 +89,7 @@ func (c *Conn) openReader(ctx context.Context, l *link, src source) (*reader, er
 	r := &reader{
 		link: l, api: l.api, src: src, consumer: "r" + rand.Text(), inbox: l.nc.NewInbox(),
 		queue: make(chan *nats.Msg, pullBatch+queueSlack), changed: make(chan struct{}, 1),
-		connects: l.connects(), draining: true,
+		connects: l.connects(), draining: true, timer: time.NewTimer(silence),
 	}
 	var err error
 	if r.sub, err = l.nc.ChanSubscribe(r.inbox, r.queue); err != nil {
@@ -143,8 +144,8 @@ func (r *reader) close() {
 // next returns the next message. It waits until there is one, ctx ends, or the reading fails, with
 // errGone or errBroken.
 func (r *reader) next(ctx context.Context) (message, error) {
-	timer := time.NewTimer(silence)
-	defer timer.Stop()
+	r.timer.Reset(silence)
+	defer r.timer.Stop()
 	for {
 		if r.caughtUp {
 			r.caughtUp, r.draining = false, false
@@ -157,7 +158,7 @@ func (r *reader) next(ctx context.Context) (message, error) {
 		}
 		select {
 		case m := <-r.queue:
-			timer.Reset(silence)
+			r.timer.Reset(silence)
 			msg, err := r.take(m)
 			if err != nil || msg.data != nil {
 				return msg, err
@@ -166,7 +167,7 @@ func (r *reader) next(ctx context.Context) (message, error) {
 			if r.link.connects() != r.connects {
 				return message{}, fmt.Errorf("%w: connection lost", errBroken)
 			}
-		case <-timer.C:
+		case <-r.timer.C:
 			return message{}, fmt.Errorf("%w: no heartbeat for %v", errBroken, silence)
 		case <-ctx.Done():
 			return message{}, ctx.Err()

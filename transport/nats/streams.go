@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -192,6 +193,9 @@ type response struct {
 
 // decodeResponse reads an answer: the stream that took the message, or why not.
 func decodeResponse(b []byte) (string, error) {
+	if stream, ok := plainResponse(b); ok {
+		return stream, nil
+	}
 	var r response
 	if err := json.Unmarshal(b, &r); err != nil {
 		return "", fmt.Errorf("%w: answer of the server: %w", ErrUnavailable, err)
@@ -200,6 +204,43 @@ func decodeResponse(b []byte) (string, error) {
 		return r.Stream, nil
 	}
 	return "", refusal(r.Error)
+}
+
+// plainResponse reads the answer that every frame gets, {"stream":"S","domain":"D","seq":5}, the domain only if
+// there is one, without a JSON decoder; false if it is not exactly that.
+func plainResponse(b []byte) (stream string, ok bool) {
+	name, rest, ok := plainField(b, `{"stream":"`)
+	if !ok || len(name) == 0 {
+		return "", false
+	}
+	if _, after, ok := plainField(rest, `,"domain":"`); ok {
+		rest = after
+	}
+	rest, ok = bytes.CutPrefix(rest, []byte(`,"seq":`))
+	if !ok || len(rest) < 2 || rest[0] == '0' || rest[len(rest)-1] != '}' {
+		return "", false
+	}
+	for _, c := range rest[:len(rest)-1] {
+		if c < '0' || c > '9' {
+			return "", false
+		}
+	}
+	return string(name), true
+}
+
+// plainField reads a string without escapes, in ASCII, behind a prefix and up to behind its quote.
+func plainField(b []byte, prefix string) (value, rest []byte, ok bool) {
+	rest, ok = bytes.CutPrefix(b, []byte(prefix))
+	end := bytes.IndexByte(rest, '"')
+	if !ok || end < 0 {
+		return nil, nil, false
+	}
+	for _, c := range rest[:end] {
+		if c < ' ' || c > '~' || c == '\\' {
+			return nil, nil, false
+		}
+	}
+	return rest[:end], rest[end+1:], true
 }
 
 // Error codes of JetStream that say that a limit has been reached.
