@@ -27,9 +27,10 @@ type Harness struct {
 	Counters map[string]int64
 	// Gauges are the operator's gauges.
 	Gauges map[string]float64
-	// Keys is the keyed state.
+	// Keys is the keyed state. What has expired is removed when the watermark moves.
 	Keys map[string][]byte
 
+	time    harnessTime
 	run     runner
 	config  map[string]string
 	outputs []string
@@ -50,7 +51,7 @@ func NewHarness(op Operator, config map[string]string) (*Harness, error) {
 	if op.Process == nil {
 		return nil, errors.New("operator without Process")
 	}
-	h := &Harness{Counters: map[string]int64{}, Gauges: map[string]float64{}, Keys: map[string][]byte{}, config: config, run: runner{op: op}}
+	h := &Harness{Counters: map[string]int64{}, Gauges: map[string]float64{}, Keys: map[string][]byte{}, time: newHarnessTime(), config: config, run: runner{op: op}}
 	hostMu.Lock()
 	defer hostMu.Unlock()
 	current = h
@@ -121,11 +122,13 @@ func hostStatePut(key, value []byte) {
 		panic("state key is empty")
 	}
 	current.Keys[string(key)] = append([]byte{}, value...)
+	delete(current.time.until, string(key))
 }
 
 func hostStateDelete(key []byte) bool {
 	_, ok := current.Keys[string(key)]
 	delete(current.Keys, string(key))
+	delete(current.time.until, string(key))
 	return ok
 }
 

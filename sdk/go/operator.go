@@ -16,6 +16,15 @@ type Operator struct {
 	// policy for the operator (on_error) decides what becomes of it, and the operator's state is put back
 	// to what it was before.
 	Process func(r Record, out *Out) error
+	// OnTimer is called for each timer that [SetTimer] has set, once its time has come. It may be nil if none
+	// is ever set. Errors are as in Process: state is put back, and the timer is given up.
+	OnTimer func(t Timer, out *Out) error
+	// OnWatermark is called when the watermark has moved on, after the timers that it makes due; at is the
+	// new watermark, [EndOfTime] at the end of the input. It may be nil.
+	OnWatermark func(at int64, out *Out) error
+	// OnEnd is called once when the input has ended, after the timers and OnWatermark; nothing follows. It
+	// may be nil.
+	OnEnd func(out *Out) error
 }
 
 // registered is the module's operator and its outputs.
@@ -66,6 +75,43 @@ func (r *runner) process(input int, batch []byte, count int) error {
 			return err
 		}
 		batch = rest
+	}
+	r.out.flush()
+	return nil
+}
+
+// timer runs OnTimer and hands over what came out.
+func (r *runner) timer(t Timer) error {
+	if r.op.OnTimer == nil {
+		return errors.New("a timer is due and Operator.OnTimer is nil")
+	}
+	r.out.reset()
+	if err := r.op.OnTimer(t, &r.out); err != nil {
+		return err
+	}
+	r.out.flush()
+	return nil
+}
+
+func (r *runner) watermark(at int64) error {
+	if r.op.OnWatermark == nil {
+		return nil
+	}
+	r.out.reset()
+	if err := r.op.OnWatermark(at, &r.out); err != nil {
+		return err
+	}
+	r.out.flush()
+	return nil
+}
+
+func (r *runner) end() error {
+	if r.op.OnEnd == nil {
+		return nil
+	}
+	r.out.reset()
+	if err := r.op.OnEnd(&r.out); err != nil {
+		return err
 	}
 	r.out.flush()
 	return nil

@@ -40,6 +40,18 @@ func importGaugeSet(ptr, length uint32, value float64)
 //go:wasmimport weir clock_ms
 func importClockMs() int64
 
+//go:wasmimport weir state_put_until
+func importStatePutUntil(ptr, length, value, valueLength uint32, until int64)
+
+//go:wasmimport weir timer_set
+func importTimerSet(kind uint32, at int64, key, keyLength uint32)
+
+//go:wasmimport weir timer_clear
+func importTimerClear(kind uint32, at int64, key, keyLength uint32) int32
+
+//go:wasmimport weir watermark
+func importWatermark() int64
+
 //go:wasmimport weir fail
 func importFail(ptr, length uint32)
 
@@ -81,6 +93,20 @@ func hostGaugeSet(name string, value float64) {
 
 func hostClockMs() int64 { return importClockMs() }
 
+func hostStatePutUntil(key, value []byte, until int64) {
+	importStatePutUntil(at(key), size(key), at(value), size(value), until)
+}
+
+func hostTimerSet(kind uint32, time int64, key []byte) {
+	importTimerSet(kind, time, at(key), size(key))
+}
+
+func hostTimerClear(kind uint32, time int64, key []byte) bool {
+	return importTimerClear(kind, time, at(key), size(key)) != 0
+}
+
+func hostWatermark() int64 { return importWatermark() }
+
 // input is the buffer into which the host writes batches.
 var input []byte
 
@@ -103,6 +129,20 @@ func exportProcess(index, ptr, length, count uint32) int32 {
 	}
 	return status(registered.process(int(index), input[:length], int(count)))
 }
+
+//go:wasmexport weir_timer
+func exportTimer(kind uint32, time int64, ptr, length uint32) int32 {
+	if ptr != at(input) || length > size(input) {
+		return status(errBatch)
+	}
+	return status(registered.timer(Timer{Kind: TimerKind(kind), At: time, Key: input[:length:length]}))
+}
+
+//go:wasmexport weir_watermark
+func exportWatermark(time int64) int32 { return status(registered.watermark(time)) }
+
+//go:wasmexport weir_end
+func exportEnd() int32 { return status(registered.end()) }
 
 func status(err error) int32 {
 	if err == nil {
