@@ -213,6 +213,9 @@ func (a *Aligner) Finished() Epoch { return a.finished }
 // Blocked says whether nothing may be taken from a channel now.
 func (a *Aligner) Blocked(ch ChannelID) bool { return a.mode == ExactlyOnce && a.delivered[ch] }
 
+// Detached says whether the channels of an agent are not waited for.
+func (a *Aligner) Detached(agent string) bool { return a.detached[agent] }
+
 // Logging is the epoch to whose loop log the next item of a back edge belongs, 0 if to none.
 func (a *Aligner) Logging(ch ChannelID) Epoch {
 	if a.logWaiting[ch] {

@@ -106,12 +106,22 @@ func (c *chain) runOne(t Target, b Batch, cause abs.Position) error {
 	case ToSink:
 		return c.sink(c.sinks[t.Index], b.Payload, cause)
 	}
-	out := &c.out[t.Index]
+	b.Input = t.Input
+	return c.collect(t.Index, b.Stamp, cause, func(emit Emit) error { return c.ops[t.Index].Process(b, emit) })
+}
+
+// call makes a call that time has made due.
+func (c *chain) call(op int, due TimeCall, stamp int64, cause abs.Position) error {
+	return c.collect(op, stamp, cause, func(emit Emit) error { return c.ops[op].(TimedOperator).Call(due, emit) })
+}
+
+// collect passes on what an operator emits in one call.
+func (c *chain) collect(op int, stamp int64, cause abs.Position, call func(Emit) error) error {
+	out := &c.out[op]
 	for i := range out.payload {
 		out.payload[i], out.count[i] = out.payload[i][:0], 0
 	}
-	b.Input = t.Input
-	err := c.ops[t.Index].Process(b, func(output int, payload []byte, count int) error {
+	err := call(func(output int, payload []byte, count int) error {
 		if output < 0 || output >= len(out.payload) {
 			return fmt.Errorf("output %d, the operator has %d", output, len(out.payload))
 		}
@@ -122,11 +132,11 @@ func (c *chain) runOne(t Target, b Batch, cause abs.Position) error {
 	if err != nil {
 		return err
 	}
-	for i, targets := range c.spec.Ops[t.Index].Outputs {
+	for i, targets := range c.spec.Ops[op].Outputs {
 		if out.count[i] == 0 {
 			continue
 		}
-		next := Batch{Stamp: b.Stamp, Count: out.count[i], Payload: out.payload[i]}
+		next := Batch{Stamp: stamp, Count: out.count[i], Payload: out.payload[i]}
 		if err := c.run(targets, next, cause); err != nil {
 			return err
 		}

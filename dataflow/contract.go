@@ -43,6 +43,7 @@ const (
 	EntryMarks                        // source task: the same without records
 	EntryUpgrade                      // any task: from here on other versions of its operators
 	EntrySpool                        // spool of an output: a frame that could not be handed over
+	EntryTick                         // any task: a reading of the clock, where event time or timers need one
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.
@@ -92,7 +93,7 @@ const (
 	SpaceMemory Space = iota + 1 // key: page number (4 bytes, big-endian), value: 4 KiB
 	SpaceGlobal                  // globals, memory size, random position: small
 	SpaceKeyed                   // keyed state
-	SpaceTimer                   // timers
+	SpaceTimer                   // what an operator knows of time: timers, watermark, when keys expire
 	SpaceLoop                    // log of a loop head
 	SpaceDedupe                  // ids that a source has seen
 	SpaceOutbox                  // sink output not yet handed over at the cut
@@ -182,6 +183,7 @@ type Limits struct {
 	Output  int64         // output per batch, bytes
 	State   int64         // keyed state, bytes of keys and values
 	LogRate int64         // log lines per second of the operator's own clock
+	Timers  int64         // timers that are set at one time
 }
 
 // StateReader visits saved state: every change once, values borrowed until visit returns.

@@ -25,7 +25,8 @@ import (
 //	cut      position of the last entry before it (uvarint) | epoch (uvarint)
 //	upgrade  generation (uvarint) | the upgrade as JSON
 //	spool    position of the cause (uvarint) | frame
-//	give up  position of the entry (uvarint) | index of the record in it (uvarint) | reason, empty if skipped
+//	tick     stamp (8 bytes, ms) | 1 if the source is idle, else 0 (1 byte)
+//	give up  position of the entry (uvarint) | index of the record in it, or of a call that time made due with timeCalls added (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")
 

@@ -67,6 +67,7 @@ type inChannel struct {
 	dropped  bool        // frames were dropped for want of memory: they are still in the stream
 	want     int         // items that replay takes next at once: they are held whatever the budget says
 	ended    bool
+	time     inTime
 	refilled abs.Seq // next when the loop logs of parts were last looked through for it
 	granted  abs.Seq // next of the last grant sent
 	said     abs.Seq // next of the last grant made, and how often it was repeated

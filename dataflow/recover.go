@@ -42,6 +42,9 @@ func (e *recordError) Error() string {
 	if e.index == upgradeIndex {
 		return fmt.Sprintf("upgrade: %v", e.err)
 	}
+	if e.index >= timeCalls {
+		return e.err.Error()
+	}
 	return fmt.Sprintf("record %d of the batch: %v", e.index, e.err)
 }
 func (e *recordError) Unwrap() error { return e.err }
@@ -153,6 +156,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 			return err
 		}
 		meta.Aligner, meta.Draining, meta.Final = abs.State{}, false, false
+		meta.tellAgain()
 		if !t.env.BaseHere {
 			meta.forgetSent()
 		}
@@ -187,7 +191,9 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	if err := t.freeze(t.env.Floor, nil, false); err != nil {
 		return err
 	}
-	return t.endIfAllHave(t.pos)
+	t.endDue = !t.ended && t.hasEnded()
+	t.liveSince = t.env.Clock()
+	return nil
 }
 
 func (t *Task) stateReader(v Version) StateReader {
@@ -220,7 +226,8 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 	t.replaying = true
 	t.env.Observer.Recovered(t.recovery)
 	t.stats.setRecovery(t.recovery)
-	return t.endIfAllHave(p.Pos)
+	t.endDue = !t.ended && t.hasEnded()
+	return nil
 }
 
 // load makes the operators and sets every counter to what meta says. older: the state is of an older
@@ -240,10 +247,11 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 		inputs = append(inputs, abs.Input{ID: c.ID, Agent: c.Agent, Back: c.Back})
 		m, known := meta.In[c.ID]
 		if !known || older && c.Anew {
-			m = inMeta{Next: 1}
+			m.Next, m.Sum, m.Ended = 1, 0, false
 		}
 		c.seek(m.Next, m.Sum)
 		c.ended = m.Ended
+		c.time = inTime{timeOr(m.Watermark), m.Idle}
 	}
 	if err := t.loadLoop(state); err != nil {
 		return err
@@ -273,6 +281,12 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	if meta.Final {
 		t.lastSource.Final = meta.Epoch
 	}
+	t.watermark, t.told, t.toldIdle = timeOr(meta.Watermark), timeOr(meta.Told), meta.ToldIdle
+	t.source = sourceTime{}
+	if meta.Source != nil {
+		t.source = *meta.Source
+	}
+	t.drained, t.endDue, t.callsAt, t.calls = meta.Drained, false, 0, 0
 	t.entry, t.parts, t.open = nil, nil, nil
 	t.lastEpoch, t.draining, t.withheld = 0, meta.Draining, nil
 	t.unsure, t.dead, t.behind = unsure{}, nil, ""
@@ -523,7 +537,7 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 	switch {
 	case !errors.As(cause, &rec):
 		t.suspect = suspect{t.pos, anyRecord}
-	case t.suspect == suspect{t.pos, anyRecord}, t.suspect == suspect{t.pos, rec.index}:
+	case t.suspect == suspect{t.pos, anyRecord} && rec.index < timeCalls, t.suspect == suspect{t.pos, rec.index}:
 		t.suspect = suspect{t.pos, noRecord}
 		if err := t.logGiveUp(rec, guest); err != nil {
 			return false, err

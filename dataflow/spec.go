@@ -25,6 +25,7 @@ type TaskSpec struct {
 	Ops          []OpSpec
 	Edges        []EdgeSpec
 	Sinks        []SinkSpec
+	Time         EventTime
 	// CutAhead: the source takes barriers where it stands, ahead of what its log holds unread, since sinks
 	// of the job wait for checkpoints.
 	CutAhead bool

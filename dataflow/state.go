@@ -31,12 +31,37 @@ type taskMeta struct {
 	Sinks  map[string]sinkMeta       `json:"sinks,omitempty"`
 	// Upgraded names the versions of the operators that the state is of.
 	Upgraded Upgraded `json:"upgraded,omitzero"`
+	// Of event time. A part from before there was any lacks it: nothing has come then.
+	Watermark *int64      `json:"watermark,omitempty"` // nil: none yet
+	Told      *int64      `json:"told,omitempty"`      // the last one sent
+	ToldIdle  bool        `json:"told_idle,omitempty"`
+	Source    *sourceTime `json:"source,omitempty"`
+	// Drained: the part is the last one of its generation, and nothing has come behind its barrier.
+	Drained bool `json:"drained,omitempty"`
 }
 
 type inMeta struct {
 	Next  abs.Seq   `json:"next"`
 	Sum   frame.Sum `json:"sum"`
 	Ended bool      `json:"ended,omitempty"`
+	// Watermark is the last one that came, nil: none has.
+	Watermark *int64 `json:"watermark,omitempty"`
+	Idle      bool   `json:"idle,omitempty"`
+}
+
+// someTime and timeOr turn a watermark into what the state has of it, and back.
+func someTime(w int64) *int64 {
+	if w == NoTime {
+		return nil
+	}
+	return &w
+}
+
+func timeOr(w *int64) int64 {
+	if w == nil {
+		return NoTime
+	}
+	return *w
 }
 
 type outMeta struct {
@@ -63,8 +88,13 @@ func (t *Task) meta() taskMeta {
 		Stamp: t.stamp, Cursor: t.cursor, Marks: encodeMarks(t.marks), Final: t.final, Ended: t.ended, Draining: t.draining, Epoch: t.epoch, Log: t.env.Log.ID(), Aligner: t.aligner.State(),
 		In: map[abs.ChannelID]inMeta{}, Out: map[abs.ChannelID]outMeta{}, Sinks: map[string]sinkMeta{}, Upgraded: t.upgraded,
 	}
+	m.Watermark, m.Told, m.ToldIdle, m.Drained = someTime(t.watermark), someTime(t.told), t.toldIdle, t.drained
+	if t.source != (sourceTime{}) {
+		source := t.source
+		m.Source = &source
+	}
 	for _, c := range t.inbox.chans {
-		m.In[c.ID] = inMeta{c.next, c.sum, c.ended}
+		m.In[c.ID] = inMeta{c.next, c.sum, c.ended, someTime(c.time.watermark), c.time.idle}
 	}
 	for _, o := range t.outs {
 		m.Out[o.ID] = outMeta{o.next - 1, o.sum, max(o.reserved, o.reserving)}
@@ -88,6 +118,17 @@ func (m taskMeta) forgetSent() {
 	for name, s := range m.Sinks {
 		s.Sent, s.Received = 0, 0
 		m.Sinks[name] = s
+	}
+}
+
+// tellAgain makes the task, in a new generation, tell its receivers once more how far event time has come: some of
+// them may be new.
+func (m *taskMeta) tellAgain() {
+	m.Told, m.ToldIdle, m.Drained = nil, false, false
+	if m.Source != nil {
+		source := *m.Source
+		source.Sent, source.Idle = nil, false
+		m.Source = &source
 	}
 }
 

@@ -168,6 +168,19 @@ type Task struct {
 	upgraded      Upgraded
 	upgradeLogged uint64 // the newest in the log, if the task has not come to it
 
+	// Event time, see watermark.go.
+	watermark int64 // how far it has come
+	told      int64 // the last watermark sent
+	toldIdle  bool  // that the task is idle was sent after it
+	source    sourceTime
+	drained   bool         // nothing has come behind the final barrier of the generation
+	endDue    bool         // all inputs have ended, and the end is to be passed on
+	callsAt   abs.Position // the entry whose calls that time has made due are counted
+	calls     int
+	liveSince int64 // the clock when replay was over
+	tickAt    int64 // the clock when a tick was last logged, and its entry
+	tickPos   abs.Position
+
 	giveUps map[abs.Position]map[int]givenUp
 	suspect suspect           // its entry is taken record by record
 	unsure  unsure            // entries whose giving up of records may not be synced
@@ -218,7 +231,7 @@ type pendingPart struct {
 
 // NewTask returns a task that Run runs.
 func NewTask(spec TaskSpec, env Env) *Task {
-	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}}
+	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}, watermark: NoTime, told: NoTime}
 	t.inbox = newInbox(spec.Generation, spec.Inputs)
 	t.inbox.budget, t.inbox.behind = env.Bounds.orDefault().Aside, env.Bounds.orDefault().Behind
 	t.chain.spec = spec
@@ -658,8 +671,17 @@ func (t *Task) reserve(o *outlet) {
 
 // step takes one entry of the log, or makes one.
 func (t *Task) step() (bool, error) {
+	if t.endDue {
+		t.endDue = false
+		return true, t.endIfAllHave(t.pos)
+	}
 	if logged, err := t.upgradeDue(); logged || err != nil {
 		return logged, err
+	}
+	if !t.replaying {
+		if logged, err := t.logTick(); err != nil || logged {
+			return logged, err
+		}
 	}
 	if t.follow != nil {
 		return t.stepLogged()
@@ -708,6 +730,7 @@ func (t *Task) peek() (bool, error) {
 
 func (t *Task) caughtUp() {
 	t.replaying = false
+	t.liveSince = t.env.Clock()
 	t.recovery.TookMS = ms(t.env.Stopwatch() - t.recoverAt)
 	t.addHeldBack()
 	t.env.Observer.CaughtUp(t.recovery)
@@ -763,6 +786,12 @@ func (t *Task) apply(e Entry) (bool, error) {
 		}
 		t.pos = e.Pos
 		return true, t.control(ev, e.Pos)
+	case EntryTick:
+		tick, err := decodeTick(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		return true, t.takeTick(e.Pos, tick)
 	}
 	t.pos = e.Pos
 	return true, nil
@@ -827,7 +856,13 @@ func (t *Task) control(ev abs.Event, pos abs.Position) error {
 	if ev.Kind != abs.OnControlBarrier {
 		t.stir()
 	}
-	return t.effects(t.aligner.Step(ev), pos)
+	fx := t.aligner.Step(ev)
+	if t.spec.Time.PassDetached && (ev.Kind == abs.OnDetach || ev.Kind == abs.OnAttach) {
+		if err := t.moveTime(pos); err != nil {
+			return err
+		}
+	}
+	return t.effects(fx, pos)
 }
 
 // ignoreFull leaves a full log to be tried again at the next tick.
@@ -855,6 +890,7 @@ func (t *Task) consume(pos abs.Position, c *inChannel, e orderEntry) error {
 	t.pos, t.stamp = pos, e.stamp
 	kind, payload := t.inbox.take(c, e.count)
 	t.noted = true
+	t.drained = t.drained && c.Back
 	t.stats.grantBytes += len(payload)
 	t.sinceFreeze += len(payload)
 	t.logLoop(c, e, kind, payload)
@@ -893,10 +929,18 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 	case frame.End:
 		ev.Kind, ev.Epoch = abs.OnEnd, 0
 		c.ended = true
+	case frame.Watermark:
+		return t.takeWatermark(pos, c, int64(m.Value))
 	default:
 		return nil
 	}
-	if err := t.effects(t.aligner.Step(ev), pos); err != nil {
+	fx := t.aligner.Step(ev)
+	if m.Kind == frame.End && !t.hasEnded() {
+		if err := t.moveTime(pos); err != nil { // the channel no longer holds it back
+			return err
+		}
+	}
+	if err := t.effects(fx, pos); err != nil {
 		return err
 	}
 	return t.endIfAllHave(pos)
@@ -905,19 +949,24 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 // endIfAllHave passes the end on once all inputs have ended. A part that the last of them completes is
 // frozen before, so that a task restored from it does this, too.
 func (t *Task) endIfAllHave(pos abs.Position) error {
-	if t.aligner.Ended() && !t.loops() {
+	if t.hasEnded() {
 		return t.end(pos)
 	}
 	return nil
 }
+
+// hasEnded says whether all inputs have ended and nothing can come any more.
+func (t *Task) hasEnded() bool { return t.aligner.Ended() && !t.loops() }
 
 // end passes the end of the input on, once. Barriers that come later are frozen for and not sent.
 func (t *Task) end(pos abs.Position) error {
 	if t.ended {
 		return nil
 	}
+	if err := t.advance(pos, Moment{Watermark: EndOfTime, Stamp: t.stamp, End: true}); err != nil {
+		return err
+	}
 	t.ended = true
-	t.stir()
 	for _, o := range t.outs {
 		o.mark(frame.Mark{Kind: frame.End}, pos)
 	}
@@ -953,7 +1002,13 @@ func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
 			return fmt.Errorf("log entry %d: %w", pos, err)
 		}
 	}
-	return t.process(pos, t.spec.Entry, Batch{Stamp: t.stamp, Count: count, Payload: payload})
+	if err := t.process(pos, t.spec.Entry, Batch{Stamp: t.stamp, Count: count, Payload: payload}); err != nil || !t.spec.Time.Watermarks {
+		return err
+	}
+	if err := t.source.take(t.spec.Time, t.stamp, payload); err != nil {
+		return fmt.Errorf("log entry %d: %w", pos, err)
+	}
+	return t.sourceMoves(pos, false, Moment{Stamp: t.stamp})
 }
 
 // fresh returns the records that are no repeats; if all are, or none, without copying.
@@ -1093,7 +1148,8 @@ func (t *Task) effects(fx abs.Effects, pos abs.Position) error {
 	if err := t.barrier(fx.Freeze, pos); err != nil {
 		return err
 	}
-	t.draining = fx.Freeze == t.lastEpoch && t.loops()
+	t.drained = fx.Freeze == t.lastEpoch
+	t.draining = t.drained && t.loops()
 	return t.freeze(fx.Freeze, fx.Aligned, fx.StartLog != 0)
 }
 

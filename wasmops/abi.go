@@ -21,6 +21,17 @@ import (
 //	                                         configuration and opens the outputs
 //	weir_process (input, ptr, len, count) -> status
 //	                                         one batch: count records in len bytes at ptr
+//	weir_timer (kind, at i64, ptr, len) -> status
+//	                                         optional; a timer that timer_set has set is due: kind, time and
+//	                                         the key of len bytes at ptr, in the buffer for batches
+//	weir_watermark (at i64) -> status        optional; the watermark has moved to at
+//	weir_end () -> status                    optional; the input has ended, nothing follows
+//
+// These three may emit as weir_process does. When the watermark moves, timers of event time (kind 0) up to it
+// are called in order of time, then key, then weir_watermark. At the end of the input the watermark is the
+// largest i64, and weir_end comes last. Timers of processing time (kind 1) are called when a tick of the
+// agent's clock has reached them. A timer that is set while others are called, or at or before the watermark,
+// waits until the watermark moves next, or for the next tick.
 //
 //	weir_migrate_out () -> i64               optional; what the next version of the operator is to have of this
 //	                                         one's variables: address (high half) and length (low half) of
@@ -69,6 +80,14 @@ import (
 //	log (level, ptr, len)                    level 0 debug, 1 info, 2 warn, 3 error; rate-limited
 //	counter_add (name, name_len, delta i64)  adds to a counter of the operator
 //	gauge_set (name, name_len, value f64)    sets a gauge of the operator: a metric that shows the last value
+//	state_put_until (key, key_len, value, value_len, until i64)
+//	                                         puts a key that is gone once the watermark has reached until
+//	timer_set (kind, at i64, key, key_len)   asks for a call of weir_timer: kind 0 event time, 1 processing time;
+//	                                         one timer for each kind, time and key
+//	timer_clear (kind, at i64, key, key_len) -> i32
+//	                                         1 if the timer was set
+//	watermark () -> i64                      milliseconds since 1970: records with a time before it are late;
+//	                                         the smallest i64 before the first, the largest at the end
 //	clock_ms () -> i64                       milliseconds since 1970: the stamp of the log entry whose
 //	                                         records are processed; never goes back; 0 before the first
 //	fail (ptr, len)                          gives the reason for the status, or the trap, that follows
@@ -96,6 +115,9 @@ const (
 	exportAlloc      = "weir_alloc"
 	exportInit       = "weir_init"
 	exportProcess    = "weir_process"
+	exportTimer      = "weir_timer"
+	exportWatermark  = "weir_watermark"
+	exportEnd        = "weir_end"
 	exportMigrateOut = "weir_migrate_out"
 	exportMigrateIn  = "weir_migrate_in"
 )
@@ -151,6 +173,9 @@ var guestExports = []struct {
 	{exportAlloc, sig(args(i32), i32), false},
 	{exportInit, sig(nil, i32), false},
 	{exportProcess, sig(args(i32, i32, i32, i32), i32), false},
+	{exportTimer, sig(args(i32, i64, i32, i32), i32), true},
+	{exportWatermark, sig(args(i64), i32), true},
+	{exportEnd, sig(nil, i32), true},
 	{exportMigrateOut, sig(nil, i64), true},
 	{exportMigrateIn, sig(args(i32, i32), i32), true},
 }

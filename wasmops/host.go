@@ -61,6 +61,7 @@ type Options struct {
 	KeyedLimit  int64         // bytes per instance, default [DefaultKeyedLimit]
 	TimeLimit   time.Duration // per batch, default [DefaultTimeLimit]
 	LogRate     int64         // lines per second of an instance's clock, default [DefaultLogRate]
+	Timers      int64         // of an instance, default [DefaultTimers]
 	Interpreter bool          // never compile to machine code; implied where the compiler is not supported
 
 	measure measure
@@ -83,6 +84,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.KeyedLimit = orDefault(o.KeyedLimit, DefaultKeyedLimit)
 	o.TimeLimit = orDefault(o.TimeLimit, DefaultTimeLimit)
 	o.LogRate = orDefault(o.LogRate, DefaultLogRate)
+	o.Timers = orDefault(o.Timers, DefaultTimers)
 	if _, err := o.limits(dataflow.Limits{}); err != nil {
 		return o, err
 	}
@@ -274,7 +276,7 @@ func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, stat
 		return nil, fmt.Errorf("operator %s: %w", spec.Name, err)
 	}
 	in := &Instance{
-		host: h, loaded: l, spec: spec, limits: limits, linear: linear{limit: uint64(limits.memory), compare: h.opt.compare}, keyed: newKeyedState(),
+		host: h, loaded: l, spec: spec, limits: limits, linear: linear{limit: uint64(limits.memory), compare: h.opt.compare}, keyed: newKeyedState(), timers: newTimers(),
 		random: newRandom(spec.Task, spec.Name), counters: map[string]struct{}{}, logTokens: limits.logBurst(),
 	}
 	// The context carries the instance to its imports; a call has no other way to name it.

@@ -47,6 +47,10 @@ func weirFunctions() []hostFunction {
 		{ImportModule, "log", sig(args(i32, i32, i32)), hostLog},
 		{ImportModule, "counter_add", sig(args(i32, i32, i64)), hostCounterAdd},
 		{ImportModule, "gauge_set", sig(args(i32, i32, api.ValueTypeF64)), hostGaugeSet},
+		{ImportModule, "state_put_until", sig(args(i32, i32, i32, i32, i64)), hostStatePutUntil},
+		{ImportModule, "timer_set", sig(args(i32, i64, i32, i32)), hostTimerSet},
+		{ImportModule, "timer_clear", sig(args(i32, i64, i32, i32), i32), hostTimerClear},
+		{ImportModule, "watermark", sig(nil, i64), hostWatermark},
 		{ImportModule, "clock_ms", sig(nil, i64), hostClockMs},
 		{ImportModule, "fail", sig(args(i32, i32)), hostFail},
 	}
@@ -96,7 +100,7 @@ type emission struct {
 func hostEmit(in *Instance, mem memory, s []uint64) {
 	e := emission{output: int(uint32(s[0])), ptr: uint32(s[1]), size: uint32(s[2]), count: uint32(s[3])}
 	if in.phase != phaseProcess {
-		faultf("emit is called outside of %s", exportProcess)
+		faultf("emit is called outside of %s, %s, %s and %s", exportProcess, exportTimer, exportWatermark, exportEnd)
 	}
 	if uint32(s[0]) >= uint32(len(in.spec.Outputs)) {
 		faultf("emit to output %d, the job uses %d", uint32(s[0]), len(in.spec.Outputs))
@@ -157,16 +161,12 @@ func hostStateGet(in *Instance, mem memory, s []uint64) {
 }
 
 func hostStatePut(in *Instance, mem memory, s []uint64) {
-	key, value := stateKey(mem, s[0], s[1]), mem.bounded("state value", s[2], s[3], maxStateValue)
-	in.charge(fuelState + len(key) + len(value))
-	if !in.keyed.put(key, value, in.limits.state) {
-		faultf("keyed state of more than %d bytes (limits.state)", in.limits.state)
-	}
+	in.put(stateKey(mem, s[0], s[1]), mem.bounded("state value", s[2], s[3], maxStateValue))
 }
 
 func hostStateDelete(in *Instance, mem memory, s []uint64) {
 	in.charge(fuelState)
-	removed := in.keyed.remove(stateKey(mem, s[0], s[1]))
+	removed := in.remove(stateKey(mem, s[0], s[1]))
 	s[0] = 0
 	if removed {
 		s[0] = 1

@@ -24,7 +24,7 @@ const (
 	phaseStart                // start function, _initialize
 	phaseInit                 // weir_init
 	phaseAlloc                // weir_alloc
-	phaseProcess              // weir_process
+	phaseProcess              // weir_process, weir_timer, weir_watermark, weir_end
 	phaseMigrate              // weir_migrate_out, weir_migrate_in
 	phaseLost                 // failed: to be closed
 )
@@ -40,6 +40,7 @@ type Instance struct {
 
 	// State that snapshots hold, besides the guest's memory and globals.
 	keyed     *keyedState
+	timers    *timers
 	clock     clock
 	random    random
 	inputAt   uint32 // buffer that the guest gave for batches
@@ -55,6 +56,9 @@ type Instance struct {
 	linear  linear
 	alloc   api.Function
 	process api.Function
+	// nil: the module does not export it
+	onTimer, onWatermark, onEnd api.Function
+
 	stack   [4]uint64
 	opened  []string // outputs
 	scratch []byte
@@ -70,7 +74,7 @@ type Instance struct {
 	logAt     int64 // stamp in milliseconds up to which tokens were given
 }
 
-var _ dataflow.Operator = (*Instance)(nil)
+var _ dataflow.TimedOperator = (*Instance)(nil)
 
 // moduleConfig runs no guest code, and names no instance: many are of the same module.
 func moduleConfig() wazero.ModuleConfig {
@@ -88,6 +92,7 @@ func (in *Instance) instantiate() error {
 	}
 	in.mod = mod
 	in.alloc, in.process = mod.ExportedFunction(exportAlloc), mod.ExportedFunction(exportProcess)
+	in.onTimer, in.onWatermark, in.onEnd = mod.ExportedFunction(exportTimer), mod.ExportedFunction(exportWatermark), mod.ExportedFunction(exportEnd)
 	for _, name := range in.loaded.module.globals {
 		in.globals = append(in.globals, mod.ExportedGlobal(name).(api.MutableGlobal))
 	}
@@ -233,7 +238,12 @@ func (in *Instance) Process(b dataflow.Batch, emit dataflow.Emit) error {
 	if err != nil {
 		return err
 	}
-	if err := in.checkStatus(exportProcess, status); err != nil {
+	return in.handOn(exportProcess, status, emit)
+}
+
+// handOn gives emit what a call of the guest that returned this status has put out.
+func (in *Instance) handOn(export string, status uint32, emit dataflow.Emit) error {
+	if err := in.checkStatus(export, status); err != nil {
 		return err
 	}
 	in.linear.extend()

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+
+	"github.com/weir-stream/weir/dataflow"
 )
 
 // keyedState is the keyed state of one instance: a map with its keys in order, and what changed
@@ -16,6 +18,7 @@ type keyedState struct {
 	changed []*keyedValue       // put since the last freeze, removed ones included
 	gone    map[string]struct{} // removed since the last freeze, which had them, and not there again
 	waste   int                 // of changed: removed
+	now     int64               // the watermark: keys that expire up to it are there no more
 	bytes   int64               // of keys and values, and keyOverhead for each key
 }
 
@@ -26,23 +29,28 @@ const keyOverhead = 64
 type keyedValue struct {
 	key     string
 	value   []byte
+	until   int64 // if it expires: the watermark at which it is gone
+	expires bool
 	removed bool
 	saved   bool // the last freeze had the key
 	changed bool // it is in keyedState.changed
 }
 
 func newKeyedState() *keyedState {
-	return &keyedState{values: map[string]*keyedValue{}, gone: map[string]struct{}{}}
+	return &keyedState{values: map[string]*keyedValue{}, gone: map[string]struct{}{}, now: dataflow.NoTime}
 }
 
 // get returns the value of a key, to be copied before the next change; false if there is none.
 func (k *keyedState) get(key []byte) ([]byte, bool) {
 	v := k.values[string(key)]
-	if v == nil {
+	if v == nil || k.expired(v) {
 		return nil, false
 	}
 	return v.value, true
 }
+
+// expired says whether a value is as good as removed.
+func (k *keyedState) expired(v *keyedValue) bool { return v.expires && v.until <= k.now }
 
 // put stores a copy of value. It returns false, and stores nothing, if that would exceed limit bytes.
 func (k *keyedState) put(key, value []byte, limit int64) bool {
@@ -131,7 +139,11 @@ func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byt
 		if !strings.HasPrefix(key, prefix) {
 			return false
 		}
-		value := k.values[key].value
+		v := k.values[key]
+		if k.expired(v) {
+			return true
+		}
+		value := v.value
 		if size := 8 + len(key) + len(value); len(dst)+size > room {
 			if len(dst) == 0 {
 				need = size

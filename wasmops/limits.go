@@ -25,6 +25,9 @@ const (
 
 	// DefaultTimeLimit bounds a call of a guest. It is not measured but counted, see fuelPerMillisecond.
 	DefaultTimeLimit = time.Second
+	// DefaultTimers bounds the timers that an instance has set: each costs about 150 bytes, and all of them may
+	// become due at once. Their keys are bounded likewise, as keyed state is.
+	DefaultTimers = 100_000
 	// DefaultLogRate bounds the lines that an instance logs, per second of its own clock.
 	DefaultLogRate = 10
 
@@ -63,6 +66,8 @@ const (
 	maxStateKey = 4 << 10
 	// maxStateValue bounds a value of keyed state.
 	maxStateValue = 1 << 20
+	// maxExpired bounds the expired keys that are removed when the watermark moves; more wait for the next time.
+	maxExpired = 4096
 	// maxLogText bounds one log line in bytes; the rest is cut off.
 	maxLogText = 4 << 10
 	// logBurst is how many seconds of its log rate an instance may log at once: a guest that logs per
@@ -112,6 +117,7 @@ type limits struct {
 	memory, output, state int64 // bytes
 	time                  time.Duration
 	logRate               int64 // lines per second
+	timers                int64
 	perMillisecond        int64 // fuel
 }
 
@@ -120,7 +126,7 @@ func (o Options) limits(own dataflow.Limits) (limits, error) {
 	l := limits{
 		memory: orDefault(own.Memory, o.MemoryLimit), output: orDefault(own.Output, o.OutputLimit),
 		state: orDefault(own.State, o.KeyedLimit), time: time.Duration(orDefault(int64(own.Time), int64(o.TimeLimit))),
-		logRate: orDefault(own.LogRate, o.LogRate), perMillisecond: fuelPerMillisecond,
+		logRate: orDefault(own.LogRate, o.LogRate), timers: orDefault(own.Timers, o.Timers), perMillisecond: fuelPerMillisecond,
 	}
 	if o.Interpreter || !compiles {
 		l.perMillisecond /= interpreted
@@ -132,8 +138,8 @@ func (o Options) limits(own dataflow.Limits) (limits, error) {
 		return l, fmt.Errorf("time limit of %s is not between 1ms and 24h", l.time)
 	case l.output < 1 || l.output > maxInput:
 		return l, fmt.Errorf("output limit of %d bytes is not between 1 byte and 32 MiB", l.output)
-	case l.state < 1 || l.logRate < 1:
-		return l, fmt.Errorf("limits of %d bytes of state and %d log lines per second must be above 0", l.state, l.logRate)
+	case l.state < 1 || l.logRate < 1 || l.timers < 1:
+		return l, fmt.Errorf("limits of %d bytes of state, %d log lines per second and %d timers must be above 0", l.state, l.logRate, l.timers)
 	}
 	return l, nil
 }

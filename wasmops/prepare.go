@@ -23,6 +23,8 @@ type Module struct {
 	MinMemory int64
 	// Imports are the host functions that it asks for, as "module.name", in the module's order.
 	Imports []string
+	// Timed: it asks for something of event time or of timers.
+	Timed bool
 
 	code       []byte   // rewritten binary
 	globals    []string // export names of the mutable globals, in index order
@@ -72,8 +74,21 @@ func prepare(wasm []byte, opt Options) (*Module, error) {
 	_, migrateIn := b.exports[exportMigrateIn]
 	return &Module{
 		Digest: Digest(wasm), Size: len(wasm), MinMemory: b.minMemory, Imports: b.imports,
-		code: code, globals: globals, initialize: initialize, start: b.start >= 0, migrateOut: migrateOut, migrateIn: migrateIn,
+		Timed: b.timed(),
+		code:  code, globals: globals, initialize: initialize, start: b.start >= 0, migrateOut: migrateOut, migrateIn: migrateIn,
 	}, nil
+}
+
+// timed says whether the module asks for something of time.
+func (b *module) timed() bool {
+	for _, name := range []string{exportTimer, exportWatermark, exportEnd} {
+		if _, there := b.exports[name]; there {
+			return true
+		}
+	}
+	return slices.ContainsFunc([]string{"watermark", "timer_set", "timer_clear", "state_put_until"}, func(name string) bool {
+		return slices.Contains(b.imports, ImportModule+"."+name)
+	})
 }
 
 var (

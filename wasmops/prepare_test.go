@@ -114,7 +114,7 @@ func TestPrepareAccepts(t *testing.T) {
 	for name, b := range map[string]*builder{
 		"minimal": minimal(), "table": withElem, "custom sections": withName, "padded numbers": longIndex,
 		"initialize":       minimal().fn(exportInitialize, sig(nil)),
-		"unknown exports":  minimal().fn("weir_timer", sig(nil)).fn("cabi_realloc", sig(nil)),
+		"unknown exports":  minimal().fn("weir_later", sig(nil)).fn("cabi_realloc", sig(nil)),
 		"constant globals": minimal().global(0x70, false, 0xd0, 0x70).global(i64, false, 0x42, 0x7f),
 		"passive data":     minimal().segment(1, 2, 'h', 'i').body(exportInit, 0x41, 8, 0x41, 0, 0x41, 2, 0xfc, 8, 0, 0, 0x41, 0),
 		"vectors":          minimal().body(exportInit, append(append([]byte{0xfd, 12}, make([]byte, 16)...), 0xfd, 21, 0, 0x1a, 0x41, 0)...),

@@ -60,7 +60,7 @@ func (in *Instance) Freeze(full bool) ([]dataflow.Change, error) {
 	in.keyed.freeze(full, func(key string, value []byte) {
 		changes = append(changes, dataflow.Change{Space: dataflow.SpaceKeyed, Key: []byte(key), Value: value})
 	})
-	return changes, nil
+	return in.timers.freeze(full, changes), nil
 }
 
 // view is the guest's whole memory; it goes stale when the guest runs.
@@ -115,6 +115,7 @@ func (in *Instance) restore(state dataflow.StateReader) error {
 		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
 	}
 	in.keyed.settle()
+	in.timers.settle()
 	in.linear.adopt()
 	return nil
 }
@@ -137,17 +138,22 @@ func (in *Instance) restoreAll(state dataflow.StateReader) error {
 		case c.Space == dataflow.SpaceKeyed:
 			in.keyed.put(c.Key, c.Value, 1<<62)
 			return nil
+		case c.Space == dataflow.SpaceTimer:
+			return in.timers.restore(c)
 		}
 		return fmt.Errorf("unknown key %q in space %d", c.Key, c.Space)
 	})
-	if err == nil && !seen {
-		err = errors.New("it has no globals")
+	switch {
+	case err != nil:
+		return err
+	case !seen:
+		return errors.New("it has no globals")
 	}
-	return err
+	return in.linkExpiries()
 }
 
-// inherit takes the keyed state that another module or configuration has left, and initializes the instance,
-// which then finds it, and what the old module hands over of its variables. The clock and the position in the
+// inherit takes the keyed state and the timers that another module or configuration has left, and initializes the instance,
+// which then finds them, and what the old module hands over of its variables. The clock and the position in the
 // random numbers go on.
 func (in *Instance) inherit(state dataflow.StateReader) error {
 	migrated, migrates, err := in.migration(state)
@@ -162,11 +168,18 @@ func (in *Instance) inherit(state dataflow.StateReader) error {
 		in.clock, in.random.pos = saved.clock, saved.random
 	}
 	err = state(func(c dataflow.Change) error {
-		if c.Space == dataflow.SpaceKeyed && c.Value != nil {
+		switch {
+		case c.Value == nil:
+		case c.Space == dataflow.SpaceKeyed:
 			in.keyed.put(c.Key, c.Value, 1<<62)
+		case c.Space == dataflow.SpaceTimer:
+			return in.timers.restore(c)
 		}
 		return nil
 	})
+	if err == nil {
+		err = in.linkExpiries()
+	}
 	if err != nil {
 		return fmt.Errorf("operator %s: %w: %w", in.spec.Name, errState, err)
 	}
