@@ -42,7 +42,9 @@ type InChannel struct {
 	Anew        bool // its sender begins with number 1 in this generation: its device was replaced
 	Back        bool // a back edge: it closes a loop whose head the task is
 	Loop        bool // the sender is in a loop with the task
-	To          Target
+	// PassDetached: while the sending agent is detached from checkpoints, event time does not wait for it either.
+	PassDetached bool
+	To           Target
 }
 
 // OutChannel is a channel that a task sends on.

@@ -16,7 +16,7 @@ const (
 	tickGap = 100
 )
 
-// EventTime says what a task does about event time. The zero value of the first four makes no watermarks.
+// EventTime says what a source does about event time. The zero value makes no watermarks.
 type EventTime struct {
 	// Watermarks: the source makes watermarks, of the event times of its records.
 	Watermarks bool
@@ -28,8 +28,6 @@ type EventTime struct {
 	// MaxAhead is how far an event time may be ahead of the log's clock, milliseconds, and still move the
 	// watermark; 0: as far as it likes. What is further ahead comes of a clock that is wrong.
 	MaxAhead int64
-	// PassDetached: channels of agents that are detached from checkpoints do not hold event time back either.
-	PassDetached bool
 }
 
 // sourceTime is what a source knows of event time: a function of its log. It is part of snapshots.
@@ -132,7 +130,7 @@ type inTime struct {
 
 // passed says whether a channel has nothing to say about event time now.
 func (t *Task) passed(c *inChannel) bool {
-	return c.time.idle || t.spec.Time.PassDetached && t.aligner.Detached(c.Agent)
+	return c.time.idle || c.PassDetached && t.aligner.Detached(c.Agent)
 }
 
 // lowest is how far event time has come on all forward channels that count: those that have not ended and are not

@@ -30,7 +30,12 @@
 //	                stamp: false}      # the time at which it was made as "t", microseconds since 1970
 //	    key: topic                     # or {segment: 3} counted from 0, {json: path}, {const: x}
 //	    id: path                       # or {json: path, window: 1024}; none
-//	    time: {json: path, unit: ms}   # s, ms, us, ns, rfc3339; the time of arrival
+//	    time: {json: path, unit: ms,   # s, ms, us, ns, rfc3339; without json, or as time: arrival, the time
+//	                                   # of arrival. With it the job has event time, see below
+//	           max_delay: 0s,          # by how much records may be out of order and not be late
+//	           idle: 1m,               # without records for so long, the source is not waited for; 0s: never
+//	           max_ahead: 1m,          # of the agent's clock: what is further ahead moves nothing; 0s: anything
+//	           detached: wait}         # for a gateway that is away; or pass
 //	    on: {label: value}             # every agent
 //	operators:
 //	  NAME:
@@ -43,7 +48,8 @@
 //	    on: {label: value}             # where its input runs
 //	    config: {name: text}
 //	    on_error: dead_letter          # or skip, fail
-//	    limits: {memory: 64MiB, time: 1s, output: 8MiB, state: 64MiB, log_rate: 10}
+//	    limits: {memory: 64MiB, time: 1s, output: 8MiB, state: 64MiB, log_rate: 10,
+//	             timers: 100000}
 //	                                   # of WebAssembly; time and output per batch, log lines per second.
 //	                                   # Time is a count of instructions that takes about as long on a
 //	                                   # fast machine; a batch of n records has n/100 of it on top
@@ -82,6 +88,23 @@
 // what feeds it; back edges are always streamed, also from a task to itself. If the head has several
 // tasks, a back edge goes from each task to the one beside it where both run side by side without
 // key_by; otherwise key_by decides. A loop that no source leads to is an error.
+//
+// # Event time
+//
+// If a source of the job has `time`, all of them make watermarks, and operators see how far event time has come.
+// A watermark is the highest event time that a source has logged, less max_delay; a record with a time before it is
+// late, and what becomes of it is the operator's business. Watermarks pass through operators, and where several
+// channels come together the lowest counts. Not counted are channels that have ended, and idle ones; if all are
+// idle, the highest counts. A back edge carries none. At the end of the input the watermark is beyond
+// all times.
+//
+// A device whose clock is far ahead would make all others late: event times beyond max_ahead of the agent's clock
+// are counted (event_time_ahead) and move nothing; the records go on as they are. A source that was down is
+// not idle for that: what its broker has kept for it comes first. While a gateway is detached from
+// checkpoints event time waits for it, unless its source says `detached: pass`; what it sends later may then be late.
+//
+// Watermarks follow from the log like everything else. Where time must pass without records (an idle source, a timer of
+// processing time) the agent's clock is logged, and only then.
 //
 // # What key_by means
 //

@@ -103,7 +103,9 @@ type Source struct {
 	// IDWindow is how many of a key's last messages are remembered by id; 0 without an ID.
 	IDWindow int
 	Time     TimeRule
-	On       Labels
+	// EventTime is set if the file says something of the source's time.
+	EventTime *EventTime
+	On        Labels
 }
 
 // MQTTSource subscribes to topics of a broker.
@@ -217,6 +219,7 @@ type Limits struct {
 	Output  int64 `json:"output,omitempty"`   // per batch, bytes
 	State   int64 `json:"state,omitempty"`    // keyed state, bytes
 	LogRate int64 `json:"log_rate,omitempty"` // lines per second
+	Timers  int64 `json:"timers,omitempty"`   // set at one time
 }
 
 // NativePrefix marks an operator that is part of the host in the place of a module and of its digest.

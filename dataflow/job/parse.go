@@ -171,7 +171,7 @@ func (r *reader) source(name string, e field) Source {
 		s.Key = r.keyRule(f, o, KeyTopic)
 	}
 	s.ID, s.IDWindow = r.id(o)
-	s.Time = r.time(o)
+	s.Time, s.EventTime = r.time(o)
 	s.On, _ = r.labels(o)
 	return s
 }
@@ -258,20 +258,6 @@ func (r *reader) id(o *object) (path string, window int) {
 	path, _, _ = r.needed(sub, "json", "name the field that holds the id")
 	window, _ = r.integer(sub, "window", 1, maxIDWindow, defIDWindow)
 	return path, window
-}
-
-func (r *reader) time(o *object) TimeRule {
-	f, ok := o.get("time")
-	if !ok {
-		return TimeRule{}
-	}
-	sub, ok := r.object(f.node, f.at, "time of "+o.what, "json", "unit")
-	if !ok {
-		return TimeRule{}
-	}
-	path, _, _ := r.needed(sub, "json", "name the field that holds the time")
-	unit := r.choice(sub, "unit", string(Milliseconds), string(Seconds), string(Microseconds), string(Nanoseconds), string(RFC3339))
-	return TimeRule{JSON: path, Unit: TimeUnit(unit)}
 }
 
 func (r *reader) labels(o *object) (Labels, Pos) {
@@ -460,6 +446,7 @@ const (
 	maxOutput  = 32 << 20 // the largest batch that the next operator takes
 	maxState   = 1 << 40
 	maxLogRate = 10_000
+	maxTimers  = 10_000_000
 )
 
 func (r *reader) limits(o *object, native bool) (l Limits) {
@@ -467,7 +454,7 @@ func (r *reader) limits(o *object, native bool) (l Limits) {
 	if !ok {
 		return l
 	}
-	sub, ok := r.object(f.node, f.at, "limits of "+o.what, "memory", "time", "output", "state", "log_rate")
+	sub, ok := r.object(f.node, f.at, "limits of "+o.what, "memory", "time", "output", "state", "log_rate", "timers")
 	if !ok {
 		return l
 	}
@@ -481,6 +468,8 @@ func (r *reader) limits(o *object, native bool) (l Limits) {
 	l.State = r.size(sub, "state", minBytes, maxState)
 	rate, _ := r.integer(sub, "log_rate", 1, maxLogRate, 0)
 	l.LogRate = int64(rate)
+	timers, _ := r.integer(sub, "timers", 1, maxTimers, 0)
+	l.Timers = int64(timers)
 	return l
 }
 

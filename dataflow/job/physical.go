@@ -53,7 +53,9 @@ type SourceTask struct {
 	ID        string           `json:"id,omitempty"`
 	IDWindow  int              `json:"id_window,omitempty"`
 	Time      TimeRule         `json:"time,omitzero"`
-	Targets   []Target         `json:"targets,omitempty"`
+	// EventTime: it makes watermarks; nil in a job without event time.
+	EventTime *EventTime `json:"event_time,omitempty"`
+	Targets   []Target   `json:"targets,omitempty"`
 }
 
 // Op is one operator of a task.

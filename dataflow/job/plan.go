@@ -271,7 +271,7 @@ func (c *chain) source(n int) {
 	in.task, in.op = c.task, -1
 	s := p.g.File.Sources[p.g.Nodes[n].Index]
 	c.t().Source = &SourceTask{
-		Name: s.Name, MQTT: c.mqttSource(s), File: c.fileSource(s), Generator: s.Generator, Key: s.Key, ID: s.ID, IDWindow: s.IDWindow, Time: s.Time,
+		Name: s.Name, MQTT: c.mqttSource(s), File: c.fileSource(s), Generator: s.Generator, Key: s.Key, ID: s.ID, IDWindow: s.IDWindow, Time: s.Time, EventTime: p.g.eventTime(s),
 	}
 	targets := c.targets(n, MainOutput, func() *[]Target { return &c.t().Source.Targets })
 	c.t().Source.Targets = targets

@@ -15,6 +15,7 @@ func (p *Physical) Text() string {
 	p.writeChannels(&b)
 	p.writePlacement(&b)
 	p.writeLimits(&b)
+	p.writeEventTime(&b)
 	p.writeConnections(&b)
 	b.WriteString("\npromises\n")
 	table(&b, func(row func(...string)) {
@@ -228,6 +229,7 @@ func (l Limits) String() string {
 	add(l.Output, "output %s per batch", Size(l.Output))
 	add(l.State, "state %s", Size(l.State))
 	add(l.LogRate, "log %d lines/s", l.LogRate)
+	add(l.Timers, "%d timers", l.Timers)
 	return strings.Join(parts, ", ")
 }
 

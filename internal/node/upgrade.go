@@ -84,7 +84,7 @@ func versionOfOp(op job.Op) dataflow.OpVersion {
 }
 
 func limitsOf(l job.Limits) dataflow.Limits {
-	return dataflow.Limits{Memory: l.Memory, Time: time.Duration(l.TimeMS) * time.Millisecond, Output: l.Output, State: l.State, LogRate: l.LogRate}
+	return dataflow.Limits{Memory: l.Memory, Time: time.Duration(l.TimeMS) * time.Millisecond, Output: l.Output, State: l.State, LogRate: l.LogRate, Timers: l.Timers}
 }
 
 // plan is the job's plan with the newest versions of its operators.
@@ -104,7 +104,7 @@ func withVersions(plan *job.Physical, versions []dataflow.OpVersion) *job.Physic
 			for _, v := range versions {
 				if v.Name == ops[j].Name {
 					ops[j].Module, ops[j].Digest, ops[j].Config, ops[j].OnError = v.Module, v.Digest, v.Config, job.OnError(v.Policy)
-					ops[j].Limits = job.Limits{Memory: v.Limits.Memory, TimeMS: v.Limits.Time.Milliseconds(), Output: v.Limits.Output, State: v.Limits.State, LogRate: v.Limits.LogRate}
+					ops[j].Limits = job.Limits{Memory: v.Limits.Memory, TimeMS: v.Limits.Time.Milliseconds(), Output: v.Limits.Output, State: v.Limits.State, LogRate: v.Limits.LogRate, Timers: v.Limits.Timers}
 				}
 			}
 		}

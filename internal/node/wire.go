@@ -26,6 +26,9 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 	spec.CutAhead = holdsBack(r.rec.Plan)
 	if s := r.task.Source; s != nil {
 		spec.Source, spec.DedupeWindow = true, s.IDWindow
+		if e := s.EventTime; e != nil {
+			spec.Time = dataflow.EventTime{Watermarks: true, MaxDelay: e.MaxDelayMS, Idle: e.IdleMS, MaxAhead: e.MaxAheadMS}
+		}
 		spec.Entry = r.targets(&spec, s.Targets)
 	}
 	for _, op := range r.task.Ops {
@@ -36,7 +39,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 		spec.Inputs = append(spec.Inputs, dataflow.InChannel{
 			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, Agent: r.rec.Plan.Task(c.From).Agent,
 			Incarnation: incarnation, Anew: r.rec.Plan.Task(c.From).Replaced, To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
-			Back: c.Back, Loop: c.Loop,
+			Back: c.Back, Loop: c.Loop, PassDetached: passes(r.rec.Plan.Task(c.From)),
 		})
 	}
 	var sinks []dataflow.Sink
@@ -51,6 +54,11 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 	}
 	env.Sinks = sinks
 	return spec, sinks, nil
+}
+
+// passes says whether event time goes on without a task while its agent is detached.
+func passes(t *job.Task) bool {
+	return t.Source != nil && t.Source.EventTime != nil && t.Source.EventTime.Detached == job.DetachedPass
 }
 
 // holdsBack says whether some sink of the job hands over with checkpoints.
