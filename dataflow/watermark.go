@@ -134,20 +134,22 @@ func (t *Task) passed(c *inChannel) bool {
 }
 
 // lowest is how far event time has come on all forward channels that count: those that have not ended and are not
-// idle. If none counts, idle is set, and it is as far as any of them has come.
+// idle. If none counts, idle is set, and it is as far as any of them has come. It has come to its end where all of them
+// have ended, in the head of a loop too: what still comes round is late.
 func (t *Task) lowest() (w int64, idle bool) {
 	w, idle = EndOfTime, true
-	highest := NoTime
+	highest, live := NoTime, false
 	for _, c := range t.inbox.chans {
 		if c.Back || c.ended {
 			continue
 		}
+		live = true
 		highest = max(highest, c.time.watermark)
 		if !t.passed(c) {
 			w, idle = min(w, c.time.watermark), false
 		}
 	}
-	if idle {
+	if idle && live {
 		return highest, true
 	}
 	return w, false

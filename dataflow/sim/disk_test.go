@@ -348,7 +348,8 @@ func (s store) drop(task string, below uint64) {
 type deadLetters struct{ d *disk }
 
 func (l deadLetters) Put(task, key string, rec frame.Record, _ string) error {
-	l.d.w.trace("dead letter of %s: %s, record %d", task, key, decodeValue(rec.Value).id)
-	l.d.dead[task+" "+key] = bytes.Clone(rec.Value)
+	value := givenUp(rec)
+	l.d.w.trace("dead letter of %s: %s, record %d", task, key, decodeValue(value).id)
+	l.d.dead[task+" "+key] = bytes.Clone(value)
 	return nil
 }

@@ -58,6 +58,9 @@ func (o operators) New(_ context.Context, spec dataflow.OperatorSpec, state data
 	if why := o.w.chaos.refuses(t.t, spec.Digest); why != "" && spec.Fresh {
 		return nil, &dataflow.GuestError{Operator: spec.Name, Reason: why}
 	}
+	if state == nil && o.w.topo.timed {
+		return t.timed(nil)
+	}
 	if state == nil {
 		return t, nil
 	}
@@ -72,6 +75,9 @@ func (o operators) New(_ context.Context, spec dataflow.OperatorSpec, state data
 	})
 	if spec.Fresh {
 		t.chain = t.chain*31 + hashOf([]byte(spec.Digest)) // as migrated variables are
+	}
+	if err == nil && o.w.topo.timed {
+		return t.timed(state)
 	}
 	return t, err
 }

@@ -147,7 +147,7 @@ func (b *broker) hand(r *runner, batch []int) {
 		m.delivered = true
 		v := value{id: m.id, poison: m.poison}
 		in.Payload = frame.AppendRecord(in.Payload, frame.Record{
-			Time: int64(m.id), Key: []byte{byte('a' + m.id%5)}, Value: v.encode(make([]byte, m.padding)),
+			Time: eventTimeOf(m.id), Key: []byte{byte('a' + m.id%5)}, Value: v.encode(make([]byte, m.padding)),
 		})
 		in.IDs = append(in.IDs, 4)
 		in.IDs = binary.LittleEndian.AppendUint32(in.IDs, m.id)

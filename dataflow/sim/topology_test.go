@@ -30,6 +30,17 @@ var topologies = []*topology{
 	parseTopology("itself", "s@gate* t@gate* h@hub i@hub k@out! s>h,i t>h,i h^h,i i^h,i h>k i>k"),
 	spooling(parseTopology("uplink", "a@gate* b@gate! h@hub! k@far! a>b a>h b>h h>k")),
 	parseTopology("side", "s@gate1* t@gate2* h@hub b@left k@out! s>h t>b h>b b^h b>k"),
+	withTime("clock", "s@gate* m@hub k@far! s>m m>k"),
+	withTime("clocks", "a@gate1* b@gate2* c@left d@right e@left! f@far! a>c,d b>c,d c>e,f d>e,f"),
+	withTime("clockdevice", "a@gate* b@gate* m@gate c@other* k@hub! a>m b>m m>k c>k"),
+	withTime("clockloop", "s@gate1* t@gate2* h@hub b@left k@out! s>h t>b h>b b^h b>k"),
+}
+
+// withTime is a topology with event time.
+func withTime(name, text string) *topology {
+	tp := parseTopology(name, text)
+	tp.timed = true
+	return tp
 }
 
 // burst is a loop at whose end every record that goes round is doubled. It is for runs without poison
@@ -66,6 +77,7 @@ type topology struct {
 	name     string
 	tasks    []*plannedTask
 	channels []*plannedChannel
+	timed    bool // it has event time, and operators with timers
 	doubles  bool // a record that goes round becomes two
 	spools   bool // outputs to other agents have spools
 }
@@ -218,6 +230,9 @@ func (t *plannedTask) name() string { return jobName + "/" + string(t.id) }
 // spec is the task as it runs: one operator between its inputs and its outputs.
 func (t *plannedTask) spec(w *world) dataflow.TaskSpec {
 	s := dataflow.TaskSpec{Job: jobName, Generation: w.gen, ID: t.id, Agent: t.agent, Source: t.source, CutAhead: w.profile.holds}
+	if w.topo.timed && t.source {
+		s.Time = dataflow.EventTime{Watermarks: true, MaxDelay: timeDelay, Idle: timeIdle, MaxAhead: timeAhead}
+	}
 	if t.source {
 		s.Entry, s.DedupeWindow = []dataflow.Target{{Kind: dataflow.ToOp}}, w.profile.dedupe
 	}
