@@ -33,11 +33,14 @@ func spoken() parts {
 			}
 			return node.Imported{Job: "vibration", Epoch: 9, Tasks: 3}, err
 		},
-		testOperator: func(_ context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error) {
+		testOperator: func(_ context.Context, module []byte, opt optest.Options, in, want io.Reader) (optest.Report, error) {
 			a, _ := io.ReadAll(in)
 			b, _ := io.ReadAll(want)
 			if string(a) != string(b) {
-				return optest.Report{}, fmt.Errorf("%s with %v: record 1 differs", module[:3], config)
+				return optest.Report{}, fmt.Errorf("%s with %v: record 1 differs", module[:3], opt.Config)
+			}
+			if opt.MaxDelay != nil {
+				return optest.Report{Records: 1, Runs: []string{"with watermarks " + opt.MaxDelay.String() + " behind"}}, nil
 			}
 			return optest.Report{Records: 1, Runs: []string{"whole", "restored after every batch"}}, nil
 		},

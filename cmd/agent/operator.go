@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/wasmops/abitest"
+	"github.com/weir-stream/weir/wasmops/optest"
 )
 
 // maxModuleBytes is the largest module that is sent to an agent, which has its own say.
@@ -138,12 +140,18 @@ type operatorTestCmd struct {
 	In     string            `required:"" placeholder:"IN.jsonl" help:"Records to process, one in a line."`
 	Want   string            `required:"" placeholder:"OUT.jsonl" help:"Records that must come out."`
 	Config map[string]string `mapsep:"none" placeholder:"K=V" help:"Configuration of the operator; may be repeated."`
+	// MaxDelay is nil if it is not given.
+	MaxDelay *time.Duration `placeholder:"DURATION" help:"Make watermarks: the highest time of the records, less this."`
 }
 
 // Help is what `agent operator test --help` says besides the flags.
 func (operatorTestCmd) Help() string {
 	return `A record is {"key": …, "time": …, "value": …}; value is a string, or any JSON, which is passed on
-compactly, or {"base64": "…"}. A wanted record may name its "output", one to process the index of its "input".`
+compactly, or {"base64": "…"}. A wanted record may name its "output", one to process the index of its "input".
+
+Event time stands still until the input ends, unless a line {"watermark": …} moves it, or --max-delay makes
+watermarks: after each record whose time is the highest yet. A line {"clock": …} moves the agent's clock, and fires
+timers of processing time.`
 }
 
 // Run implements the command.
@@ -162,7 +170,7 @@ func (c operatorTestCmd) Run(ctx context.Context, p *program) error {
 		return usage("", "--want: %w", err)
 	}
 	defer want.Close()
-	report, err := p.parts.testOperator(ctx, module, c.Config, in, want)
+	report, err := p.parts.testOperator(ctx, module, optest.Options{Config: c.Config, MaxDelay: c.MaxDelay}, in, want)
 	if err != nil {
 		return fmt.Errorf("test of %s: %w", c.File, err)
 	}

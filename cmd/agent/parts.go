@@ -22,7 +22,7 @@ type parts struct {
 	// diagnose looks at the directory of an agent that does not run.
 	diagnose func(dir string) (*node.Diagnosis, error)
 	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
-	testOperator func(ctx context.Context, module []byte, config map[string]string, in, want io.Reader) (optest.Report, error)
+	testOperator func(ctx context.Context, module []byte, opt optest.Options, in, want io.Reader) (optest.Report, error)
 	// verifyOperator checks a module against the ABI; kit runs the conformance kit on it.
 	verifyOperator func(ctx context.Context, module []byte, opt abitest.Options) (abitest.Report, error)
 	kit            func(ctx context.Context, module []byte, opt abitest.Options) []abitest.Result
@@ -34,7 +34,7 @@ func wired() parts {
 		demo:             demo.Run,
 		importCheckpoint: node.ImportCheckpoint,
 		diagnose:         node.Diagnose,
-		testOperator:     optest.Run,
+		testOperator:     optest.RunOptions,
 		verifyOperator:   abitest.Verify,
 		kit:              abitest.Kit,
 	}

@@ -38,7 +38,17 @@
 //	          decimals or "-", "|", the bits of the double in 16 hexadecimal digits or "-"
 //	rDNUMBER  answers with the number at D decimals at most, D one digit
 //	q…        answers with the rest as a JSON string
+//	TKAT      sets a timer with the record's key: K is 0 for event time, 1 for processing time, AT a time
+//	UKAT      clears it; answers 1 if it was set, else 0
+//	m         answers with the watermark, "-" before the first, "end" at the end
+//	PUNTIL|…  puts the rest there, until the watermark has reached UNTIL
 //	v         answers with how many records of this command there were, which is a plain variable
+//
+// A timer that is due emits a record on "out" with its key and time and the value "timer" and its kind, a digit.
+// If the key begins with "a", it then sets the same timer again, if with "c", it clears that of event time
+// with the same time and the key "d", if with "f", it fails with the reason "timer fails". Once
+// there was one of these four commands (a plain variable), a watermark emits a record with its time, no key and the
+// value "watermark", and the end one with the time 0, no key, and the value "end".
 //
 // An empty value is a failure with the reason "empty command", any other command one with "unknown
 // command". A record that would be too large is a failure too. A batch that is not what its length and count

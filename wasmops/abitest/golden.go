@@ -19,6 +19,7 @@ var goldenConfig = map[string]map[string]string{
 	"records": {"name": "pump", "empty": "", "ratio": "-1.25e1", "limit": "-40"},
 	"state":   nil,
 	"numbers": nil,
+	"time":    nil,
 }
 
 func goldenFile(name, kind string) ([]byte, error) {

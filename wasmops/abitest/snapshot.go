@@ -57,6 +57,8 @@ func (m image) difference(other image) string {
 			return fmt.Sprintf("memory page %x", c.Key)
 		case dataflow.SpaceKeyed:
 			return fmt.Sprintf("keyed state of %q", c.Key)
+		case dataflow.SpaceTimer:
+			return fmt.Sprintf("timer %x", c.Key)
 		}
 		return fmt.Sprintf("globals (%d, %x)", c.Space, c.Key)
 	}
@@ -100,6 +102,12 @@ func (k *kit) snapshots(ctx context.Context) (err error) {
 		if again, err = replace(ctx, k.host, spec, again, saved); err != nil {
 			return err
 		}
+		if err := sameTime(whole, again, i); err != nil {
+			return fmt.Errorf("time after batch %d: %w", i+1, err)
+		}
+		if again, err = replace(ctx, k.host, spec, again, saved); err != nil {
+			return err
+		}
 	}
 	a, b := image{}, image{}
 	for op, m := range map[dataflow.Operator]image{whole: a, again: b} {
@@ -118,7 +126,9 @@ func (k *kit) snapshots(ctx context.Context) (err error) {
 // snapshotBatch is the i-th batch: a little of everything, of different sizes.
 func snapshotBatch(i int) dataflow.Batch {
 	key := "k" + strconv.Itoa(i%7)
+	at := strconv.Itoa(100 + i*10)
 	records := []frame.Record{
+		command(key, "T0"+at), command("a", "T0"+at), command(key, "T1"+strconv.Itoa(stamp+i*3)), command("e"+key, "P"+at+"|x"), command("e"+key, "g"), command(key, "m"),
 		command(key, "v"), command(key, "p"+strconv.Itoa(i)), command(key, "g"), command("k", "x"), command(key, "s"),
 		command(key, `j{"v":`+strconv.Itoa(i)+`.5}`), command(key, "n"+strconv.Itoa(i*i)), command(key, "cname"), command(key, "t"),
 	}
@@ -131,9 +141,31 @@ func snapshotBatch(i int) dataflow.Batch {
 }
 
 func sameOutput(a, b dataflow.Operator, batch dataflow.Batch) error {
+	return same(a, b, func(op dataflow.Operator, emit dataflow.Emit) error { return op.Process(batch, emit) })
+}
+
+// sameTime moves time on, behind the batches, so that some timers and keys are due and others are not.
+func sameTime(a, b dataflow.Operator, i int) error {
+	m := dataflow.Moment{Watermark: int64(80 + i*10), Stamp: stamp + int64(i*2), Tick: i%2 == 0}
+	return same(a, b, func(op dataflow.Operator, emit dataflow.Emit) error { return move(op, m, emit) })
+}
+
+// move tells an operator where time stands and makes the calls that are due.
+func move(op dataflow.Operator, m dataflow.Moment, emit dataflow.Emit) error {
+	timed := op.(dataflow.TimedOperator)
+	timed.Advance(m)
+	for c, due := timed.Next(); due; c, due = timed.Next() {
+		if err := timed.Call(c, emit); err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+func same(a, b dataflow.Operator, do func(dataflow.Operator, dataflow.Emit) error) error {
 	var outs [2][]byte
 	for i, op := range []dataflow.Operator{a, b} {
-		err := op.Process(batch, func(output int, payload []byte, count int) error {
+		err := do(op, func(output int, payload []byte, count int) error {
 			outs[i] = append(fmt.Appendf(outs[i], "output %d, %d records: ", output, count), payload...)
 			return nil
 		})

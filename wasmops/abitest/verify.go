@@ -16,7 +16,7 @@ type Report struct {
 }
 
 // Verify checks any operator: that a host takes it (exports, imports, limits, no state that a snapshot
-// would lack), that it starts with its configuration, takes an empty batch, and that a restored copy of
+// would lack), that it starts with its configuration, takes an empty batch, a watermark and the end of its input, and that a restored copy of
 // it has the same state and goes on. The error says what is wrong and what to do.
 func Verify(ctx context.Context, wasm []byte, opt Options) (report Report, err error) {
 	host, err := wasmops.NewHost(ctx, wasmops.Options{Modules: single(wasm), CacheDir: opt.CacheDir})
@@ -36,6 +36,9 @@ func Verify(ctx context.Context, wasm []byte, opt Options) (report Report, err e
 	if err := op.Process(dataflow.Batch{Stamp: stamp}, nothing); err != nil {
 		return report, fmt.Errorf("it does not take an empty batch: %w", err)
 	}
+	if err := move(op, dataflow.Moment{Watermark: stamp, Stamp: stamp, Tick: true}, nothing); err != nil {
+		return report, fmt.Errorf("it does not take a watermark: %w", err)
+	}
 	first, second := image{}, image{}
 	if op, err = replace(ctx, host, spec, op, first); err != nil {
 		return report, fmt.Errorf("it cannot be restored: %w", err)
@@ -53,6 +56,9 @@ func Verify(ctx context.Context, wasm []byte, opt Options) (report Report, err e
 	}
 	if err := op.Process(dataflow.Batch{Stamp: stamp}, nothing); err != nil {
 		return report, fmt.Errorf("a restored copy does not take an empty batch: %w", err)
+	}
+	if err := move(op, dataflow.Moment{Watermark: dataflow.EndOfTime, Stamp: stamp, End: true}, nothing); err != nil {
+		return report, fmt.Errorf("it does not take the end of its input: %w", err)
 	}
 	return report, nil
 }

@@ -24,14 +24,29 @@ const MainOutput = "out"
 //	{"output":"alerts","key":"m7","time":1700000000000,"headers":{"topic":"a/b"},"value":{"v":1.5}}
 //
 // Input, of records to process, is the index of the operator's input, 0 to 63: {"input":1,…}.
+// Two kinds of lines of the input move time instead: {"watermark":1700000000000} moves the watermark, and
+// {"clock":1700000000000} the clock, which fires timers of processing time; neither goes back. After the last
+// line the input ends.
+//
 // All fields may be left out. Key and header values are strings, or {"base64":"…"} if they are not
 // UTF-8. Value is a string, whose text is the record's value, or {"base64":"…"}, or any other JSON, which
 // is passed on compactly. Time is in milliseconds since 1970. Output is used of what is wanted.
 type Line struct {
+	Kind   LineKind // but for a record, only Record.Time is used
 	Output string
 	Input  int
 	Record frame.Record
 }
+
+// LineKind is what a line is.
+type LineKind uint8
+
+// Kinds of lines.
+const (
+	RecordLine LineKind = iota
+	WatermarkLine
+	ClockLine
+)
 
 // rawLine is a line before its fields are read.
 type rawLine struct {
@@ -41,6 +56,23 @@ type rawLine struct {
 	Time    int64           `json:"time"`
 	Headers json.RawMessage `json:"headers"`
 	Value   json.RawMessage `json:"value"`
+
+	Watermark *int64 `json:"watermark"`
+	Clock     *int64 `json:"clock"`
+}
+
+// move reads a line that moves time; false if it is a record.
+func (l rawLine) move() (Line, bool, error) {
+	if l.Watermark == nil && l.Clock == nil {
+		return Line{}, false, nil
+	}
+	if l.Watermark != nil && l.Clock != nil || l.Output != "" || l.Input != 0 || l.Key != nil || l.Time != 0 || l.Headers != nil || l.Value != nil {
+		return Line{}, true, errors.New("a line that moves the watermark or the clock has nothing else")
+	}
+	if l.Clock != nil {
+		return Line{Kind: ClockLine, Record: frame.Record{Time: *l.Clock}}, true, nil
+	}
+	return Line{Kind: WatermarkLine, Record: frame.Record{Time: *l.Watermark}}, true, nil
 }
 
 // maxLine bounds a line in bytes: the largest record, each byte written as \u0000.
@@ -83,6 +115,9 @@ func ParseLine(text []byte) (Line, error) {
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return Line{}, errors.New("more than one JSON value")
+	}
+	if line, moves, err := raw.move(); moves {
+		return line, err
 	}
 	line := Line{Output: raw.Output, Input: raw.Input, Record: frame.Record{Time: raw.Time}}
 	if line.Input < 0 || line.Input >= maxInputs {
@@ -188,6 +223,12 @@ func parseHeaders(raw []byte) ([]byte, error) {
 // AppendLine appends the line and a newline. [ParseLine] reads it back as it was, if its header block
 // is well-formed.
 func AppendLine(dst []byte, l Line) []byte {
+	switch l.Kind {
+	case WatermarkLine:
+		return fmt.Appendf(dst, "{\"watermark\":%d}\n", l.Record.Time)
+	case ClockLine:
+		return fmt.Appendf(dst, "{\"clock\":%d}\n", l.Record.Time)
+	}
 	dst = append(dst, '{')
 	if l.Output != "" && l.Output != MainOutput {
 		dst = append(appendText(append(dst, `"output":`...), []byte(l.Output)), ',')

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -19,6 +20,9 @@ type Options struct {
 	Inputs   []string         // names of the inputs; a line says which one it comes in on
 	CacheDir string           // for compiled modules, see [wasmops.Options]
 	Observer wasmops.Observer // told of logs and counters of all runs; may be nil
+	// MaxDelay, if not nil, makes watermarks of the records: after each whose time is the highest yet the watermark
+	// is that time, less MaxDelay. It is rounded down to milliseconds. Lines of the input may move it, too.
+	MaxDelay *time.Duration
 }
 
 // Report says what a test did.
@@ -45,6 +49,9 @@ func RunOptions(ctx context.Context, wasm []byte, opt Options, in, want io.Reade
 	wanted, err := ReadLines(want)
 	if err != nil {
 		return Report{}, fmt.Errorf("wanted output: %w", err)
+	}
+	if i := slices.IndexFunc(wanted, func(l Line) bool { return l.Kind != RecordLine }); i >= 0 {
+		return Report{}, fmt.Errorf("wanted output: line %d moves time: only input does", i+1)
 	}
 	t, err := newTest(ctx, wasm, opt, input, outputs(wanted))
 	if err != nil {
@@ -84,7 +91,7 @@ func newTest(ctx context.Context, wasm []byte, opt Options, input []Line, output
 	return &test{host: host, input: input, spec: dataflow.OperatorSpec{
 		Name: "operator", Task: "test/operator", Digest: wasmops.Digest(wasm),
 		Config: opt.Config, Inputs: opt.Inputs, Outputs: outputs,
-	}}, nil
+	}, maxDelay: opt.MaxDelay}, nil
 }
 
 // single is the one module under test.
@@ -118,11 +125,20 @@ type test struct {
 	input  []Line
 	wanted map[string][]frame.Record
 	report Report
+
+	maxDelay *time.Duration
+	moment   dataflow.Moment // of the run under way
 }
 
 // all runs the operator in every way.
 func (t *test) all(ctx context.Context) error {
-	t.report = Report{Records: len(t.input), Outputs: map[string]int{}}
+	records := 0
+	for _, l := range t.input {
+		if l.Kind == RecordLine {
+			records++
+		}
+	}
+	t.report = Report{Records: records, Outputs: map[string]int{}}
 	for _, size := range []int{max(len(t.input), 1), 7, 1} {
 		for _, restored := range []bool{false, true} {
 			how := fmt.Sprintf("batches of %d", size)
@@ -151,10 +167,13 @@ func (t *test) run(ctx context.Context, size int, restored bool) (got map[string
 	defer func() { err = errors.Join(err, op.Close()) }()
 	got = map[string][]frame.Record{}
 	saved := memoryStore{}
-	for batch := range slices.Chunk(t.input, size) {
-		if err := t.process(op, batch, got); err != nil {
+	t.begin()
+	for rest := t.input; len(rest) > 0; {
+		n := t.batchOf(rest, size)
+		if err := t.step(op, rest[:n], got); err != nil {
 			return nil, err
 		}
+		rest = rest[n:]
 		if !restored {
 			continue
 		}
@@ -164,31 +183,88 @@ func (t *test) run(ctx context.Context, size int, restored bool) (got map[string
 		}
 		op = next
 	}
-	return got, nil
+	t.moment.Watermark, t.moment.End = dataflow.EndOfTime, true
+	return got, t.move(op, got)
 }
 
-// process gives lines to the operator, in one batch for each run of lines of one input.
-func (t *test) process(op dataflow.Operator, lines []Line, got map[string][]frame.Record) error {
-	for len(lines) > 0 {
-		n := 1
-		for n < len(lines) && lines[n].Input == lines[0].Input {
-			n++
+// begin sets time back. The clock stands still unless lines move it, so that it shows the same to a record
+// whatever the batches are.
+func (t *test) begin() {
+	t.moment = dataflow.Moment{Watermark: dataflow.NoTime}
+	for _, l := range t.input {
+		if l.Kind == RecordLine {
+			t.moment.Stamp = l.Record.Time
+			return
 		}
-		if err := t.batch(op, lines[:n], got); err != nil {
-			return err
+	}
+}
+
+// batchOf is how many lines are taken together: records of one input, up to the one after which time moves, or one
+// line that moves time.
+func (t *test) batchOf(lines []Line, size int) int {
+	highest := t.moment.Watermark
+	for n, l := range lines {
+		if l.Kind != RecordLine || l.Input != lines[0].Input || n == size {
+			return max(n, 1)
 		}
-		lines = lines[n:]
+		if w := t.watermarkOf(l); w > highest {
+			return n + 1
+		}
+	}
+	return len(lines)
+}
+
+// watermarkOf is the watermark that a record makes.
+func (t *test) watermarkOf(l Line) int64 {
+	if t.maxDelay == nil {
+		return dataflow.NoTime
+	}
+	return l.Record.Time - t.maxDelay.Milliseconds()
+}
+
+// step gives lines to the operator, and moves time.
+func (t *test) step(op dataflow.Operator, lines []Line, got map[string][]frame.Record) error {
+	last := lines[len(lines)-1]
+	switch last.Kind {
+	case WatermarkLine:
+		t.moment.Watermark = max(t.moment.Watermark, last.Record.Time)
+		return t.move(op, got)
+	case ClockLine:
+		t.moment.Stamp, t.moment.Tick = max(t.moment.Stamp, last.Record.Time), true
+		return t.move(op, got)
+	}
+	b := dataflow.Batch{Input: last.Input, Count: len(lines), Stamp: t.moment.Stamp}
+	for _, l := range lines {
+		b.Payload = frame.AppendRecord(b.Payload, l.Record)
+	}
+	if err := op.Process(b, t.collect(got)); err != nil {
+		return err
+	}
+	if w := t.watermarkOf(last); w > t.moment.Watermark {
+		t.moment.Watermark = w
+		return t.move(op, got)
 	}
 	return nil
 }
 
-func (t *test) batch(op dataflow.Operator, lines []Line, got map[string][]frame.Record) error {
-	// The clock stands still, so that it shows the same to a record whatever the batches are.
-	b := dataflow.Batch{Input: lines[0].Input, Count: len(lines), Stamp: t.input[0].Record.Time}
-	for _, l := range lines {
-		b.Payload = frame.AppendRecord(b.Payload, l.Record)
+// move tells the operator where time stands.
+func (t *test) move(op dataflow.Operator, got map[string][]frame.Record) error {
+	timed, ok := op.(dataflow.TimedOperator)
+	if !ok {
+		return nil
 	}
-	return op.Process(b, func(output int, payload []byte, count int) error {
+	timed.Advance(t.moment)
+	t.moment.Tick = false
+	for c, due := timed.Next(); due; c, due = timed.Next() {
+		if err := timed.Call(c, t.collect(got)); err != nil {
+			return fmt.Errorf("%s: %w", c, err)
+		}
+	}
+	return nil
+}
+
+func (t *test) collect(got map[string][]frame.Record) dataflow.Emit {
+	return func(output int, payload []byte, count int) error {
 		name := t.spec.Outputs[output]
 		for rest := bytes.Clone(payload); len(rest) > 0; {
 			var r frame.Record
@@ -199,7 +275,7 @@ func (t *test) batch(op dataflow.Operator, lines []Line, got map[string][]frame.
 			got[name] = append(got[name], r)
 		}
 		return nil
-	})
+	}
 }
 
 // replace snapshots op, closes it, and restores what has been saved so far into a new instance. After

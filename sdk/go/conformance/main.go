@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"strconv"
@@ -10,7 +11,21 @@ import (
 )
 
 func init() {
-	weir.Register(weir.Operator{Outputs: []string{"side", "unused"}, Init: start, Process: process})
+	weir.Register(weir.Operator{
+		Outputs: []string{"side", "unused"}, Init: start, Process: process, OnTimer: onTimer,
+		OnWatermark: func(at int64, out *weir.Out) error {
+			if timed {
+				out.Emit(nil, at, []byte("watermark"))
+			}
+			return nil
+		},
+		OnEnd: func(out *weir.Out) error {
+			if timed {
+				out.Emit(nil, 0, []byte("end"))
+			}
+			return nil
+		},
+	})
 }
 
 func main() {}
@@ -20,6 +35,7 @@ var (
 	ratio  float64
 	limit  int
 	seen   int64
+	timed  bool
 	buf    []byte
 )
 
@@ -46,6 +62,9 @@ func process(r weir.Record, out *weir.Out) error {
 	}
 	buf = buf[:0]
 	switch command {
+	case 'T', 'U', 'm', 'P':
+		timed = true
+		answerTime(command, r.Key, arg, answer)
 	case 'e':
 		out.EmitRecord(weir.MainOutput, r)
 	case 's':
@@ -113,6 +132,48 @@ func process(r weir.Record, out *weir.Out) error {
 		return errors.New("unknown command")
 	}
 	return nil
+}
+
+// answerTime does the commands about time.
+func answerTime(command byte, key, arg []byte, answer func([]byte)) {
+	switch command {
+	case 'T':
+		weir.SetTimer(weir.TimerKind(arg[0]-'0'), signed(arg[1:]), key)
+	case 'U':
+		answer(strconv.AppendInt(buf, int64(truth(weir.ClearTimer(weir.TimerKind(arg[0]-'0'), signed(arg[1:]), key))), 10))
+	case 'm':
+		switch w := weir.Watermark(); w {
+		case weir.NoWatermark:
+			answer([]byte("-"))
+		case weir.EndOfTime:
+			answer([]byte("end"))
+		default:
+			answer(strconv.AppendInt(buf, w, 10))
+		}
+	case 'P':
+		until, value, _ := bytes.Cut(arg, []byte("|"))
+		weir.State.PutUntil(key, value, signed(until))
+	}
+}
+
+func onTimer(t weir.Timer, out *weir.Out) error {
+	out.Emit(t.Key, t.At, append(append(buf[:0], "timer"...), byte('0'+t.Kind)))
+	switch {
+	case len(t.Key) == 0:
+	case t.Key[0] == 'a':
+		weir.SetTimer(t.Kind, t.At, t.Key)
+	case t.Key[0] == 'c':
+		weir.ClearTimer(weir.EventTime, t.At, []byte("d"))
+	case t.Key[0] == 'f':
+		return errors.New("timer fails")
+	}
+	return nil
+}
+
+// signed is the whole number in b, 0 if it is none.
+func signed(b []byte) int64 {
+	v, _ := weir.ParseNumber(b)
+	return int64(v)
 }
 
 func truth(b bool) int {
