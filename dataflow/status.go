@@ -28,6 +28,7 @@ type stats struct {
 	handed    abs.Position
 	unhanded  uint64
 	sinks     []SinkStatus
+	time      TimeStatus
 	recovery  Recovery
 	recovered bool
 	saveError string
@@ -56,6 +57,7 @@ type Status struct {
 	Unhanded   uint64 // records that sinks have not confirmed
 	Spooled    uint64 // items that wait in spools
 	Sinks      []SinkStatus
+	Time       TimeStatus
 	Epoch      abs.Epoch
 	Pos        abs.Position
 	// HandedOver is the log position up to which receivers have consumed what came of it.
@@ -66,6 +68,15 @@ type Status struct {
 	Counters   Counters
 	// Upgraded is as of the last tick, but that there was an upgrade shows at once.
 	Upgraded Upgraded
+}
+
+// TimeStatus is how far event time has come in a task.
+type TimeStatus struct {
+	Watermark int64 // [NoTime] before the first, [EndOfTime] at the end
+	Idle      bool  // it does not hold back its receivers
+	// Ahead is how many records of the source were too far ahead of the clock to move the watermark, since the job
+	// began.
+	Ahead uint64
 }
 
 // SinkStatus is a sink's part of a task's state. Early is how many records were let go before a checkpoint
@@ -167,6 +178,7 @@ func (t *Task) status() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos
+	s.time = TimeStatus{t.watermark, t.toldIdle, t.source.Ahead}
 	s.waiting = t.aligner.Waiting()
 	s.handed = t.handed()
 	s.unhanded, s.spooled = 0, 0
@@ -232,10 +244,10 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Spooled: s.spooled, Sinks: s.sinks, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Spooled: s.spooled, Sinks: s.sinks, Time: s.time, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded,
 	}
 	if st.State == "" {
-		st.State = "starting"
+		st.State, st.Time.Watermark = "starting", NoTime
 	}
 	if s.recovered {
 		r := s.recovery

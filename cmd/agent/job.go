@@ -312,6 +312,12 @@ func (p *program) printJob(j api.Job) error {
 			return err
 		}
 	}
+	if times := eventTimeTable(j.Tasks); times != nil {
+		fmt.Fprintln(w)
+		if err := times.print(w); err != nil {
+			return err
+		}
+	}
 	sinks := sinkTable(j.Tasks)
 	if sinks == nil {
 		return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/weir-stream/weir/internal/api"
 )
@@ -82,6 +83,33 @@ func taskTable(tasks []api.Task, withJob bool) *table {
 			cells = append([]any{k.Job}, cells...)
 		}
 		t.add(cells...)
+	}
+	return t
+}
+
+// eventTimeTable is how far event time has come; nil if there is none.
+func eventTimeTable(tasks []api.Task) *table {
+	t, some := newTable("EVENT TIME OF", "WATERMARK", "STATE", "AHEAD OF CLOCK"), false
+	for _, k := range tasks {
+		e := k.EventTime
+		if e == nil {
+			continue
+		}
+		some = true
+		watermark, state := "", ""
+		if e.Watermark != nil {
+			watermark = e.Watermark.Format(time.RFC3339Nano)
+		}
+		switch {
+		case e.Ended:
+			state = "ended"
+		case e.Idle:
+			state = "idle"
+		}
+		t.add(k.ID, watermark, state, e.Ahead)
+	}
+	if !some {
+		return nil
 	}
 	return t
 }

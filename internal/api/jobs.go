@@ -152,6 +152,20 @@ type Task struct {
 	// Source is what came of the messages of the task's MQTT source; null for other tasks.
 	Source *Source `json:"source,omitempty"`
 	Sinks  []Sink  `json:"sinks,omitempty"`
+	// EventTime is how far event time has come in the task; null if there is none.
+	EventTime *EventTime `json:"event_time,omitempty"`
+}
+
+// EventTime is how far event time has come in a task.
+type EventTime struct {
+	// Watermark: records with a time before it are late; null before the first one and at the end of the input.
+	Watermark *time.Time `json:"watermark"`
+	// Idle: nothing comes, and others do not wait for it.
+	Idle bool `json:"idle"`
+	// Ended: the input has ended.
+	Ended bool `json:"ended"`
+	// Ahead is how many records of the source were so far ahead of the agent's clock that they did not count.
+	Ahead uint64 `json:"event_time_ahead"`
 }
 
 // Source is a source's account of messages, since the agent's process started.

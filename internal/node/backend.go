@@ -146,6 +146,7 @@ func (r *runner) fill(t *api.Task, s dataflow.Status) {
 	if t.Reason == "" {
 		t.Reason = s.SaveError
 	}
+	t.EventTime = eventTime(s.Time)
 	for i, f := range r.sinkStatus {
 		sink := f()
 		if i < len(s.Sinks) {

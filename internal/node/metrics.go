@@ -16,6 +16,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 	}
 	out := families(taskColumns, st.Tasks, taskLabels)
 	out = append(out, families(sourceColumns, sourceTasks(st.Tasks), taskLabels)...)
+	out = append(out, timeFamilies(st.Tasks)...)
 	out = append(out, families(sinkColumns, sinksOf(st.Tasks), sinkOf.labels)...)
 	out = append(out,
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),

@@ -70,6 +70,11 @@ WEIR__IMPORT("log") void weir__log(uint32_t level, const void *ptr, uint32_t len
 WEIR__IMPORT("counter_add") void weir__counter_add(const void *name, uint32_t len, int64_t delta);
 WEIR__IMPORT("gauge_set") void weir__gauge_set(const void *name, uint32_t len, double value);
 WEIR__IMPORT("clock_ms") int64_t weir__clock_ms(void);
+WEIR__IMPORT("state_put_until") void weir__state_put_until(const void *key, uint32_t len, const void *value,
+                                                          uint32_t value_len, int64_t until);
+WEIR__IMPORT("timer_set") void weir__timer_set(uint32_t kind, int64_t at, const void *key, uint32_t len);
+WEIR__IMPORT("timer_clear") int32_t weir__timer_clear(uint32_t kind, int64_t at, const void *key, uint32_t len);
+WEIR__IMPORT("watermark") int64_t weir__watermark(void);
 WEIR__IMPORT("fail") void weir__fail(const void *ptr, uint32_t len);
 
 /* ---- Bytes ---- */
@@ -309,6 +314,11 @@ WEIR__INLINE int32_t weir_state_get(weir_bytes key, void *out, uint32_t cap) {
 WEIR__INLINE void weir_state_put(weir_bytes key, weir_bytes value) {
     weir__state_put(key.ptr, key.len, value.ptr, value.len);
 }
+/* weir_state_put_until sets a key for a time: it is gone once the watermark has reached until, in milliseconds
+ * since 1970. weir_state_put makes it stay again. */
+WEIR__INLINE void weir_state_put_until(weir_bytes key, weir_bytes value, int64_t until) {
+    weir__state_put_until(key.ptr, key.len, value.ptr, value.len, until);
+}
 /* weir_state_delete removes a key and says whether it was there. */
 WEIR__INLINE bool weir_state_delete(weir_bytes key) { return weir__state_delete(key.ptr, key.len) != 0; }
 
@@ -338,6 +348,38 @@ WEIR__FUNC void weir_state_scan(weir_bytes prefix, bool (*visit)(void *context, 
         }
     }
 }
+
+/* ---- Timers and watermarks ---- */
+
+typedef enum {
+    WEIR_EVENT_TIME,      /* due when the watermark reaches the timer */
+    WEIR_PROCESSING_TIME, /* due when the agent's clock does, some 100 ms later at most */
+} weir_timer_kind;
+
+/* A timer that is due; its key is borrowed until on_timer returns. */
+typedef struct {
+    weir_timer_kind kind;
+    int64_t at; /* milliseconds since 1970 */
+    weir_bytes key;
+} weir_timer;
+
+#define WEIR_NO_WATERMARK INT64_MIN /* none has come yet */
+#define WEIR_END_OF_TIME INT64_MAX  /* the input has ended */
+
+/* weir_set_timer asks for a call of on_timer (see WEIR_TIME). There is one timer for each kind, time and key. Timers
+ * that are due together fire in order of time, then key. One set at or before the watermark, or while timers
+ * fire, is due when the watermark moves next, or at the end of the input; those of processing time, likewise, at the
+ * next tick of the clock, and not at the end. Keys have up to 4,096 bytes. */
+WEIR__INLINE void weir_set_timer(weir_timer_kind kind, int64_t at, weir_bytes key) {
+    weir__timer_set((uint32_t)kind, at, key.ptr, key.len);
+}
+/* weir_clear_timer takes a timer back and says whether it was set. */
+WEIR__INLINE bool weir_clear_timer(weir_timer_kind kind, int64_t at, weir_bytes key) {
+    return weir__timer_clear((uint32_t)kind, at, key.ptr, key.len) != 0;
+}
+/* weir_watermark is how far event time has come, in milliseconds since 1970: a record with a time before it is
+ * late. It never goes back. */
+WEIR__INLINE int64_t weir_watermark(void) { return weir__watermark(); }
 
 /* ---- Text ---- */
 
@@ -774,9 +816,23 @@ WEIR__FUNC void *weir__alloc(uint32_t size) {
     return weir__.input;
 }
 
+WEIR__INLINE void weir__begin(void) {
+    for (uint32_t i = 0; i < weir__.noutputs; i++) weir__.outputs[i].len = weir__.outputs[i].count = 0;
+}
+
+/* The host reads the buffers when the call has returned; the next one overwrites them. */
+WEIR__INLINE int weir__finish(int status) {
+    if (status) return status;
+    for (uint32_t i = 0; i < weir__.noutputs; i++) {
+        struct weir__output *o = &weir__.outputs[i];
+        if (o->count) weir__emit((uint32_t)o->index, o->buf, o->len, o->count);
+    }
+    return 0;
+}
+
 WEIR__INLINE int weir__run(weir_process_func process, uint32_t input, const uint8_t *p, uint32_t len, uint32_t count) {
     if (p != weir__.input || len > weir__.input_size) return weir_fail("malformed batch from the host");
-    for (uint32_t i = 0; i < weir__.noutputs; i++) weir__.outputs[i].len = weir__.outputs[i].count = 0;
+    weir__begin();
     const uint8_t *end = p + len;
     weir_record r;
     r.input = input;
@@ -793,12 +849,19 @@ WEIR__INLINE int weir__run(weir_process_func process, uint32_t input, const uint
         if (status) return status;
         p += 4 + after;
     }
-    /* The host reads the buffers when this call has returned; the next one overwrites them. */
-    for (uint32_t i = 0; i < weir__.noutputs; i++) {
-        struct weir__output *o = &weir__.outputs[i];
-        if (o->count) weir__emit((uint32_t)o->index, o->buf, o->len, o->count);
-    }
-    return 0;
+    return weir__finish(0);
+}
+
+typedef int (*weir_timer_func)(const weir_timer *);
+typedef int (*weir_watermark_func)(int64_t at);
+typedef int (*weir_end_func)(void);
+
+WEIR__INLINE int weir__fire(weir_timer_func on_timer, uint32_t kind, int64_t at, const uint8_t *p, uint32_t len) {
+    if (p != weir__.input || len > weir__.input_size) return weir_fail("malformed timer from the host");
+    if (!on_timer) return weir_fail("a timer is due and WEIR_TIME has no on_timer");
+    weir__begin();
+    weir_timer t = {(weir_timer_kind)kind, at, weir_make(p, len)};
+    return weir__finish(on_timer(&t));
 }
 
 #define WEIR__EXPORT(name) __attribute__((export_name(name), visibility("default")))
@@ -822,6 +885,27 @@ WEIR__INLINE int weir__run(weir_process_func process, uint32_t input, const uint
     }                                                                                                         \
     int weir__export_process(uint32_t in, const uint8_t *p, uint32_t n, uint32_t count) {                     \
         return weir__run(process, in, p, n, count);                                                           \
+    }
+
+/* WEIR_TIME, behind WEIR_OPERATOR, takes what time makes due; each of the three may be NULL: on_timer is called
+ * for a timer that is due, on_watermark when the watermark has moved, after its timers, on_end when the
+ * input has ended; nothing follows. They return like process, and may emit. */
+#define WEIR_TIME(on_timer, on_watermark, on_end)                                                             \
+    WEIR__EXPORT("weir_timer") int weir__export_timer(uint32_t kind, int64_t at, const uint8_t *p, uint32_t n); \
+    WEIR__EXPORT("weir_watermark") int weir__export_watermark(int64_t at);                                    \
+    WEIR__EXPORT("weir_end") int weir__export_end(void);                                                      \
+    int weir__export_timer(uint32_t kind, int64_t at, const uint8_t *p, uint32_t n) {                         \
+        return weir__fire(on_timer, kind, at, p, n);                                                          \
+    }                                                                                                         \
+    int weir__export_watermark(int64_t at) {                                                                  \
+        weir_watermark_func f = (on_watermark);                                                               \
+        weir__begin();                                                                                        \
+        return f ? weir__finish(f(at)) : 0;                                                                   \
+    }                                                                                                         \
+    int weir__export_end(void) {                                                                              \
+        weir_end_func f = (on_end);                                                                           \
+        weir__begin();                                                                                        \
+        return f ? weir__finish(f()) : 0;                                                                     \
     }
 
 #endif /* WEIR_H */

@@ -46,6 +46,14 @@
 // @ts-ignore: decorator
 @external("weir", "clock_ms") declare function hostClockMs(): i64;
 // @ts-ignore: decorator
+@external("weir", "state_put_until") declare function hostStatePutUntil(key: usize, len: i32, value: usize, valueLen: i32, until: i64): void;
+// @ts-ignore: decorator
+@external("weir", "timer_set") declare function hostTimerSet(kind: i32, at: i64, key: usize, len: i32): void;
+// @ts-ignore: decorator
+@external("weir", "timer_clear") declare function hostTimerClear(kind: i32, at: i64, key: usize, len: i32): i32;
+// @ts-ignore: decorator
+@external("weir", "watermark") declare function hostWatermark(): i64;
+// @ts-ignore: decorator
 @external("weir", "fail") declare function hostFail(ptr: usize, len: i32): void;
 
 // ---- Bytes and text ----
@@ -522,6 +530,12 @@ export function statePut(key: Bytes, value: Bytes): void {
   hostStatePut(key.ptr, key.len, value.ptr, value.len);
 }
 
+/** Sets the value of a key for a time: it is gone once the watermark has reached until, in milliseconds since
+ *  1970. statePut makes it stay again. */
+export function statePutUntil(key: Bytes, value: Bytes, until: i64): void {
+  hostStatePutUntil(key.ptr, key.len, value.ptr, value.len, until);
+}
+
 /** Removes a key and says whether it was there. */
 export function stateDelete(key: Bytes): bool {
   return hostStateDelete(key.ptr, key.len) != 0;
@@ -879,9 +893,112 @@ export class KeyMap<V> {
   return <u32>(((h ^ last) * k) >> 32);
 }
 
-// ---- The module ----
-
 const MALFORMED = "malformed batch from the host";
+
+// ---- Timers and watermarks ----
+
+/** Which clock a timer waits for. */
+export enum TimerKind {
+  /** Due when the watermark reaches the timer. */
+  EventTime,
+  /** Due when the agent's clock reaches the timer, some 100 ms later at most. */
+  ProcessingTime,
+}
+
+/** A timer that is due. Its key is borrowed until the timer function returns. */
+@unmanaged
+export class Timer {
+  kind: TimerKind = TimerKind.EventTime;
+  /** Milliseconds since 1970. */
+  at: i64 = 0;
+  key: Bytes = new Bytes();
+}
+
+/** The watermark before the first one. */
+export const NO_WATERMARK: i64 = i64.MIN_VALUE;
+/** The watermark at the end of the input. */
+export const END_OF_TIME: i64 = i64.MAX_VALUE;
+
+/** Asks for a call of the timer function (registerTime) at a time in milliseconds since 1970. There is one timer for
+ *  each kind, time and key, which has up to 4,096 bytes. Timers that are due together fire in order of time,
+ *  then key. One set at or before the watermark, or while timers fire, is due when the watermark moves next, or at the
+ *  end of the input; those of processing time, likewise, at the next tick of the clock, and not at the end. */
+export function setTimer(kind: TimerKind, at: i64, key: Bytes): void {
+  hostTimerSet(kind, at, key.ptr, key.len);
+}
+
+/** Takes a timer back and says whether it was set. */
+export function clearTimer(kind: TimerKind, at: i64, key: Bytes): bool {
+  return hostTimerClear(kind, at, key.ptr, key.len) != 0;
+}
+
+/** How far event time has come, in milliseconds since 1970: a record with a time before it is late. It never
+ *  goes back. */
+export function watermark(): i64 {
+  return hostWatermark();
+}
+
+let onTimer: ((t: Timer) => bool) | null = null;
+let onWatermark: ((at: i64) => bool) | null = null;
+let onEnd: (() => bool) | null = null;
+const timer: Timer = new Timer();
+
+/** Takes what time makes due; each of the three may be null. The first is called for a timer that is due, the second
+ *  when the watermark has moved, after its timers, the third when the input has ended. They return like the
+ *  process function, and may emit. The module must export weir_timer, weir_watermark and weir_end too. */
+export function registerTime(
+  timer: ((t: Timer) => bool) | null,
+  watermark: ((at: i64) => bool) | null = null,
+  end: (() => bool) | null = null,
+): void {
+  onTimer = timer;
+  onWatermark = watermark;
+  onEnd = end;
+}
+
+export function weir_timer(kind: i32, at: i64, ptr: usize, len: i32): i32 {
+  if (ptr != input || <u32>len > <u32>inputSize) return fail(MALFORMED) ? 0 : 1;
+  const f = onTimer;
+  if (f === null) return fail("a timer is due and weir.registerTime was not called with a timer function") ? 0 : 1;
+  begin();
+  timer.kind = kind;
+  timer.at = at;
+  timer.key.set(ptr, len);
+  return f(timer) ? flush() : 1;
+}
+
+export function weir_watermark(at: i64): i32 {
+  const f = onWatermark;
+  if (f === null) return 0;
+  begin();
+  return f(at) ? flush() : 1;
+}
+
+export function weir_end(): i32 {
+  const f = onEnd;
+  if (f === null) return 0;
+  begin();
+  return f() ? flush() : 1;
+}
+
+function begin(): void {
+  for (let i = 0; i < outputs; i++) {
+    const o = outputAt(i);
+    o.buf.clear();
+    o.count = 0;
+  }
+}
+
+/** Gives the host the buffers, which it reads when the call has returned; the next one overwrites them. */
+function flush(): i32 {
+  for (let i = 0; i < outputs; i++) {
+    const o = outputAt(i);
+    if (o.count) hostEmit(o.index, o.buf.ptr, o.buf.len, o.count);
+  }
+  return 0;
+}
+
+// ---- The module ----
 
 function missing(r: Record): bool {
   return fail("no operator: call weir.register");
@@ -917,11 +1034,7 @@ export function weir_init(): i32 {
 
 export function weir_process(index: i32, ptr: usize, len: i32, count: i32): i32 {
   if (ptr != input || <u32>len > <u32>inputSize) return fail(MALFORMED) ? 0 : 1;
-  for (let i = 0; i < outputs; i++) {
-    const o = outputAt(i);
-    o.buf.clear();
-    o.count = 0;
-  }
+  begin();
   const end = ptr + <usize>len, r = record, process = processing;
   let p = ptr;
   r.input = index;
@@ -937,10 +1050,5 @@ export function weir_process(index: i32, ptr: usize, len: i32, count: i32): i32 
     if (!process(r)) return 1;
     p += 4 + <usize>after;
   }
-  // The host reads the buffers when this call has returned; the next one overwrites them.
-  for (let i = 0; i < outputs; i++) {
-    const o = outputAt(i);
-    if (o.count) hostEmit(o.index, o.buf.ptr, o.buf.len, o.count);
-  }
-  return 0;
+  return flush();
 }

@@ -1,16 +1,19 @@
 // The conformance operator in AssemblyScript; package wasmops/abitest says what each command does.
 import * as weir from "../assembly/weir";
-export { weir_abi_v1, weir_alloc, weir_init, weir_process } from "../assembly/weir";
+export { weir_abi_v1, weir_alloc, weir_init, weir_process, weir_timer, weir_watermark, weir_end } from "../assembly/weir";
 
 let side = 0;
 let unused = 0;
 let ratio = 0.5;
 let limit: i64 = 7;
 let seen: i64 = 0;
+let timed = false;
 const text = new weir.Text();
 const arg = new weir.Bytes();
 const found = new weir.Bytes();
 const v = weir.utf8("v");
+const d = weir.utf8("d");
+const none = weir.utf8("");
 const scan = new weir.Scan();
 
 function start(): bool {
@@ -41,6 +44,37 @@ function json(): void {
     const d = <u8>((bits >> shift) & 15);
     text.putByte(d < 10 ? 0x30 + d : 0x57 + d);
   }
+}
+
+/** The whole number in b, 0 if it is none. */
+function whole(b: weir.Bytes): i64 {
+  return weir.number(b) ? <i64>weir.parsed : 0;
+}
+
+function onTimer(t: weir.Timer): bool {
+  text.clear();
+  text.putString("timer");
+  text.putInt(t.kind);
+  weir.emit(weir.OUT, t.key, t.at, text);
+  switch (t.key.len ? t.key.at(0) : 0) {
+    case 0x61: // a
+      weir.setTimer(t.kind, t.at, t.key);
+      break;
+    case 0x63: // c
+      weir.clearTimer(weir.TimerKind.EventTime, t.at, d);
+      break;
+    case 0x66: // f
+      return weir.fail("timer fails");
+  }
+  return true;
+}
+
+function tell(at: i64, what: string): bool {
+  if (!timed) return true;
+  text.clear();
+  text.putString(what);
+  weir.emit(weir.OUT, none, at, text);
+  return true;
 }
 
 function process(r: weir.Record): bool {
@@ -125,6 +159,35 @@ function process(r: weir.Record): bool {
     case 0x71: // q
       text.putJson(arg);
       break;
+    case 0x54: // T
+      timed = true;
+      found.set(arg.ptr + 1, arg.len - 1);
+      weir.setTimer(<i32>arg.at(0) - 0x30, whole(found), r.key);
+      return true;
+    case 0x55: // U
+      timed = true;
+      found.set(arg.ptr + 1, arg.len - 1);
+      text.putInt(weir.clearTimer(<i32>arg.at(0) - 0x30, whole(found), r.key) ? 1 : 0);
+      break;
+    case 0x6d: { // m
+      timed = true;
+      const w = weir.watermark();
+      if (w == weir.NO_WATERMARK) text.putByte(0x2d);
+      else if (w == weir.END_OF_TIME) text.putString("end");
+      else text.putInt(w);
+      break;
+    }
+    case 0x50: { // P
+      timed = true;
+      let n = 0;
+      while (n < arg.len && arg.at(n) != 0x7c) n++;
+      found.set(arg.ptr, n);
+      const until = whole(found);
+      if (n < arg.len) n++;
+      found.set(arg.ptr + <usize>n, arg.len - n);
+      weir.statePutUntil(r.key, found, until);
+      return true;
+    }
     case 0x76: // v
       text.putInt(++seen);
       break;
@@ -136,3 +199,4 @@ function process(r: weir.Record): bool {
 }
 
 weir.register(process, start);
+weir.registerTime(onTimer, (at: i64): bool => tell(at, "watermark"), (): bool => tell(0, "end"));

@@ -5,6 +5,7 @@ static int side, unused;
 static double ratio = 0.5;
 static int64_t limit = 7;
 static int64_t seen;
+static bool timed;
 static uint8_t large[1 << 20];
 
 static int start(void) {
@@ -56,6 +57,74 @@ static bool visit(void *context, weir_bytes key, weir_bytes value) {
 static uint32_t decimal(weir_bytes b) {
     double v;
     return weir_number(b, &v) && v >= 0 && v <= 1e9 ? (uint32_t)v : 0;
+}
+
+/* whole is the whole number in b, 0 if it is none. */
+static int64_t whole(weir_bytes b) {
+    double v;
+    return weir_number(b, &v) ? (int64_t)v : 0;
+}
+
+/* answer_time does the commands about time. */
+static int answer_time(uint8_t command, weir_bytes key, weir_bytes arg) {
+    WEIR_TEXT(t, 32);
+    timed = true;
+    if (command == 'm') {
+        int64_t w = weir_watermark();
+        if (w == WEIR_NO_WATERMARK) {
+            answer(weir_lit("-"));
+        } else if (w == WEIR_END_OF_TIME) {
+            answer(weir_lit("end"));
+        } else {
+            weir_put_int(&t, w);
+            answer_text(&t);
+        }
+        return 0;
+    }
+    if (command == 'P') {
+        uint32_t n = 0;
+        while (n < arg.len && arg.ptr[n] != '|') n++;
+        uint32_t from = n < arg.len ? n + 1 : n;
+        weir_state_put_until(key, weir_make(arg.ptr + from, arg.len - from), whole(weir_make(arg.ptr, n)));
+        return 0;
+    }
+    if (arg.len == 0) return weir_fail("no kind");
+    weir_timer_kind kind = (weir_timer_kind)(arg.ptr[0] - '0');
+    int64_t at = whole(weir_make(arg.ptr + 1, arg.len - 1));
+    if (command == 'T') {
+        weir_set_timer(kind, at, key);
+    } else {
+        answer(weir_clear_timer(kind, at, key) ? weir_lit("1") : weir_lit("0"));
+    }
+    return 0;
+}
+
+static int on_timer(const weir_timer *timer) {
+    WEIR_TEXT(t, 32);
+    weir_put(&t, weir_lit("timer"));
+    weir_put_int(&t, timer->kind);
+    weir_emit(WEIR_OUT, timer->key, timer->at, weir_text_bytes(&t));
+    switch (timer->key.len ? timer->key.ptr[0] : 0) {
+    case 'a':
+        weir_set_timer(timer->kind, timer->at, timer->key);
+        break;
+    case 'c':
+        weir_clear_timer(WEIR_EVENT_TIME, timer->at, weir_lit("d"));
+        break;
+    case 'f':
+        return weir_fail("timer fails");
+    }
+    return 0;
+}
+
+static int on_watermark(int64_t at) {
+    if (timed) weir_emit(WEIR_OUT, weir_lit(""), at, weir_lit("watermark"));
+    return 0;
+}
+
+static int on_end(void) {
+    if (timed) weir_emit(WEIR_OUT, weir_lit(""), 0, weir_lit("end"));
+    return 0;
 }
 
 static int process(const weir_record *r) {
@@ -148,6 +217,8 @@ static int process(const weir_record *r) {
         answer_text(&quoted);
         break;
     }
+    case 'T': case 'U': case 'm': case 'P':
+        return answer_time(command, r->key, arg);
     case 'v':
         weir_put_int(&t, ++seen);
         answer_text(&t);
@@ -159,3 +230,4 @@ static int process(const weir_record *r) {
 }
 
 WEIR_OPERATOR(start, process)
+WEIR_TIME(on_timer, on_watermark, on_end)

@@ -4,13 +4,14 @@ struct Conformance {
     ratio: f64,
     limit: i64,
     seen: i64,
+    timed: bool,
 }
 
 impl weir::Operator for Conformance {
     const OUTPUTS: &'static [&'static str] = &["side", "unused"];
 
     fn new(c: &weir::Config) -> weir::Result<Self> {
-        Ok(Conformance { config: *c, text: weir::Text::new(), ratio: c.float("ratio", 0.5)?, limit: c.int("limit", 7)?, seen: 0 })
+        Ok(Conformance { config: *c, text: weir::Text::new(), ratio: c.float("ratio", 0.5)?, limit: c.int("limit", 7)?, seen: 0, timed: false })
     }
 
     fn process(&mut self, r: &weir::Record, out: &mut weir::Out) -> weir::Result {
@@ -95,6 +96,30 @@ impl weir::Operator for Conformance {
                 text.put_fixed(v, (decimals - b'0') as usize);
             }
             b'q' => text.put_json(arg),
+            b'T' | b'U' => {
+                self.timed = true;
+                let (kind, at) = arg.split_first().ok_or("no kind")?;
+                let kind = if *kind == b'0' { weir::TimerKind::EventTime } else { weir::TimerKind::ProcessingTime };
+                if *command == b'T' {
+                    weir::set_timer(kind, whole(at), r.key);
+                    return Ok(());
+                }
+                text.put_int(weir::clear_timer(kind, whole(at), r.key) as i64);
+            }
+            b'm' => {
+                self.timed = true;
+                match weir::watermark() {
+                    weir::NO_WATERMARK => text.put_byte(b'-'),
+                    weir::END_OF_TIME => text.put(b"end"),
+                    at => text.put_int(at),
+                }
+            }
+            b'P' => {
+                self.timed = true;
+                let n = arg.iter().position(|c| *c == b'|').unwrap_or(arg.len());
+                weir::state::put_until(r.key, arg.get(n + 1..).unwrap_or(b""), whole(&arg[..n]));
+                return Ok(());
+            }
             b'v' => {
                 self.seen += 1;
                 text.put_int(self.seen);
@@ -104,6 +129,41 @@ impl weir::Operator for Conformance {
         out.emit(r.key, r.time, text);
         Ok(())
     }
+
+    fn on_timer(&mut self, t: &weir::Timer, out: &mut weir::Out) -> weir::Result {
+        self.text.clear();
+        self.text.put(b"timer");
+        self.text.put_int(t.kind as i64);
+        out.emit(t.key, t.at, &self.text);
+        match t.key.first() {
+            Some(b'a') => weir::set_timer(t.kind, t.at, t.key),
+            Some(b'c') => {
+                weir::clear_timer(weir::TimerKind::EventTime, t.at, b"d");
+            }
+            Some(b'f') => return Err(weir::Failure::from("timer fails")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_watermark(&mut self, at: i64, out: &mut weir::Out) -> weir::Result {
+        if self.timed {
+            out.emit(b"", at, b"watermark");
+        }
+        Ok(())
+    }
+
+    fn on_end(&mut self, out: &mut weir::Out) -> weir::Result {
+        if self.timed {
+            out.emit(b"", 0, b"end");
+        }
+        Ok(())
+    }
+}
+
+/// The whole number in b, 0 if it is none.
+fn whole(b: &[u8]) -> i64 {
+    weir::number(b).map_or(0, |v| v as i64)
 }
 
 fn size(b: &[u8]) -> usize {

@@ -56,6 +56,10 @@ mod host {
         pub fn counter_add(name: *const u8, len: usize, delta: i64);
         pub fn gauge_set(name: *const u8, len: usize, value: f64);
         pub fn clock_ms() -> i64;
+        pub fn state_put_until(key: *const u8, len: usize, value: *const u8, value_len: usize, until: i64);
+        pub fn timer_set(kind: u32, at: i64, key: *const u8, len: usize);
+        pub fn timer_clear(kind: u32, at: i64, key: *const u8, len: usize) -> i32;
+        pub fn watermark() -> i64;
         pub fn fail(ptr: *const u8, len: usize);
     }
 }
@@ -143,6 +147,60 @@ pub trait Operator: Sized {
     /// Called for each record, in order. After a failure, or a panic, the operator's state is put back to
     /// what it was before the record, which is given up as the job says (on_error).
     fn process(&mut self, r: &Record, out: &mut Out) -> Result;
+    /// Called for each timer that [`set_timer`] has set, once its time has come. A failure gives it up.
+    fn on_timer(&mut self, _: &Timer, _: &mut Out) -> Result {
+        Err(Failure::from("a timer is due and Operator::on_timer is not there"))
+    }
+    /// Called when the watermark has moved on, after the timers that it makes due; [`END_OF_TIME`] at the end.
+    fn on_watermark(&mut self, _at: i64, _: &mut Out) -> Result {
+        Ok(())
+    }
+    /// Called once when the input has ended, after the timers and `on_watermark`; nothing follows.
+    fn on_end(&mut self, _: &mut Out) -> Result {
+        Ok(())
+    }
+}
+
+/// Which clock a timer waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimerKind {
+    /// Due when the watermark reaches the timer.
+    EventTime,
+    /// Due when the agent's clock reaches the timer, some 100 ms later at most.
+    ProcessingTime,
+}
+
+/// A timer that is due. Its key is borrowed until `on_timer` returns.
+#[derive(Clone, Copy)]
+pub struct Timer<'a> {
+    pub kind: TimerKind,
+    /// Milliseconds since 1970.
+    pub at: i64,
+    pub key: &'a [u8],
+}
+
+/// The watermark before the first one.
+pub const NO_WATERMARK: i64 = i64::MIN;
+/// The watermark at the end of the input.
+pub const END_OF_TIME: i64 = i64::MAX;
+
+/// Asks for a call of [`Operator::on_timer`] at a time in milliseconds since 1970. There is one timer for each kind,
+/// time and key, which has up to 4,096 bytes. Timers that are due together fire in order of time, then
+/// key. One set at or before the watermark, or while timers fire, is due when the watermark moves next, or at the end
+/// of the input; those of processing time, likewise, at the next tick of the clock, and not at the end.
+pub fn set_timer(kind: TimerKind, at: i64, key: &[u8]) {
+    unsafe { host::timer_set(kind as u32, at, key.as_ptr(), key.len()) }
+}
+
+/// Takes a timer back and says whether it was set.
+pub fn clear_timer(kind: TimerKind, at: i64, key: &[u8]) -> bool {
+    unsafe { host::timer_clear(kind as u32, at, key.as_ptr(), key.len()) != 0 }
+}
+
+/// How far event time has come, in milliseconds since 1970: a record with a time before it is late. It never goes
+/// back.
+pub fn watermark() -> i64 {
+    unsafe { host::watermark() }
 }
 
 /// Takes what an operator emits. What is given to it is copied.
@@ -325,6 +383,12 @@ pub mod state {
     #[inline(always)]
     pub fn put(key: &[u8], value: &[u8]) {
         unsafe { host::state_put(key.as_ptr(), key.len(), value.as_ptr(), value.len()) }
+    }
+
+    /// Sets the value of a key for a time: it is gone once the watermark has reached until, in milliseconds since
+    /// 1970. `put` makes it stay again.
+    pub fn put_until(key: &[u8], value: &[u8], until: i64) {
+        unsafe { host::state_put_until(key.as_ptr(), key.len(), value.as_ptr(), value.len(), until) }
     }
 
     /// Removes a key and says whether it was there.
@@ -830,6 +894,39 @@ impl<T: Operator> Module<T> {
         // The host has written it.
         status(running.process(input, unsafe { core::slice::from_raw_parts(ptr, len) }, count))
     }
+
+    pub fn timer(&self, kind: u32, at: i64, ptr: *const u8, len: usize) -> i32 {
+        let buffer = unsafe { &*self.1.get() };
+        if ptr != buffer.0.ptr || len > buffer.0.cap {
+            return status(Err(Failure::from(MALFORMED)));
+        }
+        // The host has written it.
+        let key = unsafe { core::slice::from_raw_parts(ptr, len) };
+        let kind = if kind == 0 { TimerKind::EventTime } else { TimerKind::ProcessingTime };
+        self.due(|op, out| op.on_timer(&Timer { kind, at, key }, out))
+    }
+
+    pub fn watermark(&self, at: i64) -> i32 {
+        self.due(|op, out| op.on_watermark(at, out))
+    }
+
+    pub fn end(&self) -> i32 {
+        self.due(|op, out| op.on_end(out))
+    }
+
+    fn due(&self, call: impl FnOnce(&mut T, &mut Out) -> Result) -> i32 {
+        match unsafe { &mut *self.0.get() } {
+            None => status(Err(Failure::from(MALFORMED))),
+            Some(running) => {
+                running.begin();
+                let result = call(&mut running.op, &mut running.out);
+                if result.is_ok() {
+                    running.flush();
+                }
+                status(result)
+            }
+        }
+    }
 }
 
 impl<T> Module<T> {
@@ -843,20 +940,32 @@ const MALFORMED: &str = "malformed batch from the host";
 impl<T: Operator> Running<T> {
     #[inline(always)]
     fn process(&mut self, input: u32, mut batch: &[u8], count: u32) -> Result {
-        for o in self.out.outputs.iter_mut() {
-            o.buf.clear();
-            o.count = 0;
-        }
+        self.begin();
         for _ in 0..count {
             let (r, rest) = Record::next(batch, input).ok_or(MALFORMED)?;
             self.op.process(&r, &mut self.out)?;
             batch = rest;
         }
-        // The host reads the buffers when this call has returned; the next one overwrites them.
+        self.flush();
+        Ok(())
+    }
+}
+
+impl<T> Running<T> {
+    #[inline(always)]
+    fn begin(&mut self) {
+        for o in self.out.outputs.iter_mut() {
+            o.buf.clear();
+            o.count = 0;
+        }
+    }
+
+    /// Gives the host the buffers, which it reads when this call has returned; the next one overwrites them.
+    #[inline(always)]
+    fn flush(&self) {
         for o in self.out.outputs.iter().filter(|o| o.count > 0) {
             unsafe { host::emit(o.index as u32, o.buf.as_ptr(), o.buf.len(), o.count) };
         }
-        Ok(())
     }
 }
 
@@ -916,6 +1025,21 @@ macro_rules! operator {
             #[no_mangle]
             pub extern "C" fn weir_process(input: u32, ptr: *const u8, len: usize, count: u32) -> i32 {
                 MODULE.process(input, ptr, len, count)
+            }
+
+            #[no_mangle]
+            pub extern "C" fn weir_timer(kind: u32, at: i64, ptr: *const u8, len: usize) -> i32 {
+                MODULE.timer(kind, at, ptr, len)
+            }
+
+            #[no_mangle]
+            pub extern "C" fn weir_watermark(at: i64) -> i32 {
+                MODULE.watermark(at)
+            }
+
+            #[no_mangle]
+            pub extern "C" fn weir_end() -> i32 {
+                MODULE.end()
             }
         };
     };
