@@ -24,6 +24,9 @@
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o operator.wasm .
 //
+// Timers in event time and processing time ([SetTimer]), watermarks and the end of the input come to the other
+// functions of [Operator].
+//
 // An operator must depend on nothing but its records, its configuration and the host's clock and
 // random numbers; time.Now and math/rand are those of the host, so they may be used. There are no
 // files, no network and no environment. Iteration over a map is in random order, but in the same order
