@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -59,16 +60,19 @@ func line(output, key string, time int64, headers, value string) Line {
 
 func TestBadLines(t *testing.T) {
 	for text, want := range map[string]string{
-		"{":                        "line 3: unexpected EOF",
-		`{"kee":"x"}`:              `line 3: json: unknown field "kee"`,
-		`{"key":5}`:                `line 3: key: 5 is neither a string nor`,
-		`{"key":null}`:             "line 3: key:",
-		`{"time":"now"}`:           "line 3: json: cannot unmarshal string",
-		`{"value":{"base64":"%"}}`: "line 3: value:",
-		`{"headers":[]}`:           "line 3: headers: [] is not an object",
-		`{"headers":{"a":5}}`:      "line 3: headers: a: 5 is neither",
-		`{"key":"a"} {"key":"b"}`:  "line 3: more than one JSON value",
-		`"text"`:                   "line 3:",
+		"{":                         "line 3: unexpected EOF",
+		`{"kee":"x"}`:               `line 3: json: unknown field "kee"`,
+		`{"key":5}`:                 `line 3: key: 5 is neither a string nor`,
+		`{"key":null}`:              "line 3: key:",
+		`{"time":"now"}`:            "line 3: json: cannot unmarshal string",
+		`{"value":{"base64":"%"}}`:  "line 3: value:",
+		`{"headers":[]}`:            "line 3: headers: [] is not an object",
+		`{"headers":{"a":5}}`:       "line 3: headers: a: 5 is neither",
+		`{"watermark":"5"}`:         "line 3: json: cannot unmarshal string",
+		`{"watermark":5,"clock":6}`: "line 3: a line that moves the watermark or the clock has nothing else",
+		`{"clock":5,"key":"a"}`:     "line 3: a line that moves the watermark or the clock has nothing else",
+		`{"key":"a"} {"key":"b"}`:   "line 3: more than one JSON value",
+		`"text"`:                    "line 3:",
 		`{"key":"` + strings.Repeat("k", 70_000) + `"}`: "line 3: key of 70000 bytes",
 		strings.Repeat(" ", maxLine) + "{}":             "line 3: bufio.Scanner: token too long",
 	} {
@@ -239,5 +243,47 @@ func TestRunReportsFailures(t *testing.T) {
 	}
 	if report, err := run(t, "count", "", ""); err != nil || report.Records != 0 {
 		t.Errorf("nothing in, nothing out: %v %v", report, err)
+	}
+}
+
+// TestTimeMoves: lines move it, or records do; a restored copy has its timers.
+func TestTimeMoves(t *testing.T) {
+	for _, text := range []string{`{"watermark":-5}`, `{"clock":1700000000000}`} {
+		l, err := ParseLine([]byte(text))
+		if err != nil || string(AppendLine(nil, l)) != text+"\n" {
+			t.Errorf("%s: %+v, %v", text, l, err)
+		}
+	}
+	wasm := wasmtest.Bytes(t, "../../sdk/go/conformance")
+	run := func(maxDelay *time.Duration, in, want string) error {
+		report, err := RunOptions(t.Context(), wasm, Options{MaxDelay: maxDelay}, strings.NewReader(in), strings.NewReader(want))
+		if err == nil && (report.Records != strings.Count(in, "key") || len(report.Runs) != 6) {
+			t.Errorf("%d records in %d runs", report.Records, len(report.Runs))
+		}
+		return err
+	}
+	end := `{"time":9223372036854775807,"value":"watermark"}` + "\n" + `{"value":"end"}` + "\n"
+	in := `{"key":"k","time":10,"value":"T010"}` + "\n" + `{"key":"k","time":12,"value":"m"}` + "\n" + `{"key":"k","time":11,"value":"m"}` + "\n"
+	wanted := `{"key":"k","time":12,"value":"-"}` + "\n" + `{"key":"k","time":11,"value":"-"}` + "\n" + `{"key":"k","time":10,"value":"timer0"}` + "\n" + end
+	if err := run(nil, in, wanted); err != nil {
+		t.Error(err)
+	}
+	delay := 2 * time.Millisecond
+	wanted = `{"time":8,"value":"watermark"}` + "\n" + `{"key":"k","time":12,"value":8}` + "\n" + `{"key":"k","time":10,"value":"timer0"}` + "\n" +
+		`{"time":10,"value":"watermark"}` + "\n" + `{"key":"k","time":11,"value":10}` + "\n" + end
+	if err := run(&delay, in, wanted); err != nil {
+		t.Error(err)
+	}
+	moved := `{"clock":5}` + "\n" + `{"key":"k","time":7,"value":"T118"}` + "\n" + `{"clock":17}` + "\n" + `{"watermark":3}` + "\n" + `{"clock":18}` + "\n" +
+		`{"key":"k","time":7,"value":"t"}` + "\n" + `{"key":"k","time":7,"value":"T199"}` + "\n"
+	if err := run(nil, moved, `{"time":3,"value":"watermark"}`+"\n"+`{"key":"k","time":18,"value":"timer1"}`+"\n"+`{"key":"k","time":7,"value":18}`+"\n"+end); err != nil {
+		t.Error(err)
+	}
+	fails := `{"key":"f","time":1,"value":"T05"}` + "\n" + `{"watermark":9}` + "\n"
+	if err := run(nil, fails, ""); err == nil || !strings.Contains(err.Error(), `event_timer 5 of key "f": operator operator: timer fails`) {
+		t.Errorf("a timer that fails: %v", err)
+	}
+	if err := run(nil, "", `{"watermark":9}`+"\n"); err == nil || !strings.Contains(err.Error(), "wanted output: line 1 moves time") {
+		t.Errorf("time that moves in the wanted output: %v", err)
 	}
 }
