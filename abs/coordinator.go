@@ -38,6 +38,10 @@ type Config struct {
 	TolerateFailures int
 	Mode             Mode // of the tasks' aligners
 	Replicate        bool // a checkpoint counts when it is replicated, not when committed
+	// Restarted says that the plan's generation was begun by a [Restart], from the epoch Base: what
+	// manifests of older generations there may be above it is void.
+	Restarted bool
+	Base      Epoch
 }
 
 // VersionedRecord is a record with its key's revision in KV.
@@ -54,7 +58,7 @@ type Recovered struct {
 	Replicas []ReplicaAck
 }
 
-// Notice is something that reaches the coordinator: one of Tick, Trigger, Stop, RecordSeen, Written,
+// Notice is something that reaches the coordinator: one of Tick, Trigger, Stop, Restart, RecordSeen, Written,
 // Unwritten, Ack, ReplicaAck, AgentGone, AgentBack, AgentDrained and AgentQuiet.
 type Notice interface{ notice() }
 
@@ -66,6 +70,9 @@ type (
 	Trigger struct{ Name string }
 	// Stop asks for the final epoch. It may be repeated, and must be to the next term.
 	Stop struct{}
+	// Restart asks for the end of the generation without a drain, so that the next one begins from the
+	// newest checkpoint that counts. It is repeated like Stop, and cannot be taken back.
+	Restart struct{}
 	// RecordSeen is a record as it is in KV: from the watch, or read after a write that failed.
 	RecordSeen VersionedRecord
 	// Written says that the write of the last Actions succeeded.
@@ -90,6 +97,7 @@ type (
 func (Tick) notice()         {}
 func (Trigger) notice()      {}
 func (Stop) notice()         {}
+func (Restart) notice()      {}
 func (RecordSeen) notice()   {}
 func (Written) notice()      {}
 func (Unwritten) notice()    {}
@@ -118,6 +126,9 @@ type Actions struct {
 	Refused string
 	// Stopped: the final checkpoint counts; the job has stopped and no epoch will be started.
 	Stopped bool
+	// Fence, if not nil, is the record that has ended the generation: its successor may be stored, and
+	// begins from the record's Base. The coordinator does nothing more.
+	Fence *EpochRecord
 }
 
 // Coordinator drives the epochs of one job during one term of the lease. It belongs to one
@@ -146,6 +157,8 @@ type Coordinator struct {
 
 	savepoints []string
 	stop       bool
+	restart    bool
+	fence      *EpochRecord // in KV: the generation has ended
 	failures   int
 
 	now, startedAt, endedAt int64 // by this term's clock
@@ -202,6 +215,9 @@ func (c *Coordinator) Step(n Notice, nowMs int64) Actions {
 	if c.deposed != "" {
 		return Actions{Deposed: c.deposed}
 	}
+	if c.fence != nil {
+		return Actions{Fence: c.fence}
+	}
 	if c.outstanding == nil && c.now >= c.retryAt {
 		c.outstanding = c.decide()
 		act.Write = c.outstanding
@@ -217,6 +233,8 @@ func (c *Coordinator) take(n Notice, act *Actions) {
 		act.Refused = c.trigger(n.Name)
 	case Stop:
 		c.stop = true
+	case Restart:
+		c.restart = true
 	case RecordSeen:
 		c.adopt(VersionedRecord(n))
 	case Written:
@@ -279,8 +297,16 @@ func (c *Coordinator) adopt(v VersionedRecord) {
 	if seen && v.Revision <= known.Revision || c.any && !seen && r.Epoch < c.oldest() {
 		return
 	}
+	if r.Fence && r.Generation == c.plan.Generation+1 && r.Term <= c.term {
+		c.fence = &r
+		return
+	}
 	if c.isDeposedBy(r) {
 		return
+	}
+	if c.void(r) {
+		r.State, r.Parts = Aborted, nil
+		v.Record = r
 	}
 	c.records[r.Epoch] = v
 	if !c.any || r.Epoch >= c.newest {
@@ -297,6 +323,11 @@ func (c *Coordinator) isDeposedBy(r EpochRecord) bool {
 		c.deposed = fmt.Sprintf("%v is of generation %d, this plan is of generation %d", r.Epoch, r.Generation, c.plan.Generation)
 	}
 	return c.deposed != ""
+}
+
+// void says of a record that its checkpoint was left behind when the generation began.
+func (c *Coordinator) void(r EpochRecord) bool {
+	return c.cfg.Restarted && r.Generation < c.plan.Generation && r.Epoch > c.cfg.Base && r.Manifest()
 }
 
 func (c *Coordinator) adoptNewest(r EpochRecord, changed bool) {
@@ -322,7 +353,9 @@ func (c *Coordinator) moved(r EpochRecord) {
 		c.startedAt = c.now
 	case Aborted:
 		c.endedAt = c.now
-		c.failures++
+		if !r.Fence {
+			c.failures++
+		}
 	case Committed:
 		c.endedAt = c.now
 		c.failures = 0

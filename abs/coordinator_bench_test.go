@@ -56,14 +56,15 @@ func (kv *testKV) epochs() []Epoch { return slices.Sorted(maps.Keys(kv.records))
 // coordinatorBench runs the coordinator scripts over a testKV:
 //
 //	plan [gen=G]                 body: task ID AGENT [source] | channel ID FROM TO [back]
-//	config key=N...              interval pause timeout detach replicatimeout tolerate, replicate, at-least-once
+//	config key=N...              interval pause timeout detach replicatimeout tolerate, replicate, at-least-once,
+//	                             base=N: the generation was begun by a restart from there
 //	term N                       a new coordinator from KV, and a tick
 //	use N                        the coordinator of another term goes on
 //	at MS                        tick at that time
 //	ack TASK EPOCH [sent=] [consumed=] [logged=] [aligned=] [failed=] [gen=] [version=] [persist=] [ended]
 //	ackall EPOCH [except=]       every other task: numbers EPOCH*10 on all channels, all aligned
 //	replica TASK EPOCH [version=] | replicaall EPOCH
-//	gone|back|drained AGENT | quiet AGENT EPOCH | trigger NAME | stop | seen EPOCH (from the watch)
+//	gone|back|drained AGENT | quiet AGENT EPOCH | trigger NAME | stop | restart | seen EPOCH (from the watch)
 //	rewatch                      the watch begins again and delivers every state that the keys had
 //	collect                      deletes all acknowledgements from KV
 //	unwritten                    answers a lost write
@@ -133,6 +134,8 @@ func (b *coordinatorBench) do(c command) {
 		b.step(Trigger{c.arg(0)})
 	case "stop":
 		b.step(Stop{})
+	case "restart":
+		b.step(Restart{})
 	case "seen":
 		b.step(RecordSeen(b.kv.records[Epoch(c.num(0))]))
 	case "rewatch":
@@ -193,6 +196,10 @@ func (b *coordinatorBench) parseConfig(c command) {
 	for k, v := range c.opts {
 		if k == "tolerate" {
 			b.cfg.TolerateFailures = int(number(v))
+			continue
+		}
+		if k == "base" {
+			b.cfg.Restarted, b.cfg.Base = true, Epoch(number(v))
 			continue
 		}
 		*of[k] = int64(number(v))
@@ -282,6 +289,9 @@ func (b *coordinatorBench) step(n Notice) {
 	if act.Stopped {
 		b.say("stopped")
 	}
+	if act.Fence != nil {
+		b.say("the next generation begins from epoch %d", act.Fence.Base)
+	}
 }
 
 func (b *coordinatorBench) write(w Write) {
@@ -317,6 +327,9 @@ func describeRecord(r EpochRecord) string {
 	s := fmt.Sprintf("epoch %d: %s by term %d gen %d", r.Epoch, r.State, r.Term, r.Generation)
 	if r.Initial {
 		s += " initial"
+	}
+	if r.Fence {
+		s += " fence"
 	}
 	if r.Final {
 		s += " final"

@@ -8,6 +8,9 @@ import (
 
 // decide is the whole policy: the next write that the known state calls for.
 func (c *Coordinator) decide() *Write {
+	if counting := c.Status().Counting; c.restart && counting != nil { // else the job has not begun
+		return c.end(counting.Epoch)
+	}
 	if c.any {
 		if v := c.records[c.newest]; v.Record.State == Started {
 			return c.drive(v)
@@ -20,6 +23,26 @@ func (c *Coordinator) decide() *Write {
 		return nil
 	}
 	return c.start()
+}
+
+// end makes it certain, write by write, that no checkpoint of the generation comes to count any more, and
+// notes from which one the next goes on. Whoever else believes to coordinate the generation has one of its
+// writes refused by that: an epoch's key has changed, or the next epoch's exists, and is of a later generation.
+func (c *Coordinator) end(counting Epoch) *Write {
+	const why = "the tasks restart from an earlier checkpoint"
+	if v := c.records[c.newest]; v.Record.State == Started {
+		return c.abort(v, why)
+	}
+	if open := c.awaiting(); len(open) > 0 {
+		v := c.records[open[0]]
+		v.Record.Parts = nil
+		return c.abort(v, why)
+	}
+	return &Write{Record: EpochRecord{
+		Epoch: c.newest + 1, Term: c.term, Generation: c.plan.Generation + 1, State: Aborted, Detached: sorted(c.detached),
+		Fence: true, Base: counting, StartedMs: c.now, EndedMs: c.now,
+		Reason: fmt.Sprintf("generation %d begins from %v", c.plan.Generation+1, counting),
+	}}
 }
 
 // drive moves the epoch in flight.
@@ -258,7 +281,7 @@ func (c *Coordinator) holds() string {
 		return fmt.Sprintf("%v is being replicated", r.Epoch)
 	}
 	if c.needsInitial() {
-		return c.holdsUntil(c.pauseEnd(), r.State == Aborted && r.Generation == c.plan.Generation)
+		return c.holdsUntil(c.pauseEnd(), r.State == Aborted && !r.Fence && r.Generation == c.plan.Generation)
 	}
 	if agent := c.awaitedAgent(); agent != "" {
 		return fmt.Sprintf("agent %q is gone", agent)

@@ -29,7 +29,8 @@ type Part struct {
 type EpochState string
 
 // States of an epoch. Started leads to Committed or Aborted, Committed to Replicated; nothing leads
-// back.
+// back. Where a checkpoint counts only once replicated, a [Restart] aborts what is committed and has
+// not come to count.
 const (
 	Started    EpochState = "started"
 	Committed  EpochState = "committed"
@@ -60,6 +61,11 @@ type EpochRecord struct {
 	Final      bool       `json:"final,omitempty"`
 	Savepoint  string     `json:"savepoint,omitempty"`
 	Reason     string     `json:"reason,omitempty"` // why aborted
+	// Fence: the record, which is aborted and of the next generation, ends its job's generation without a
+	// drain. No epoch of that is started any more and none comes to count: the next begins from Base, the
+	// newest that does.
+	Fence bool  `json:"fence,omitempty"`
+	Base  Epoch `json:"base,omitempty"`
 	// Detached lists, sorted, the agents that are not waited for.
 	Detached []string        `json:"detached,omitempty"`
 	Parts    map[TaskID]Part `json:"parts,omitempty"`

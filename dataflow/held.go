@@ -106,7 +106,7 @@ type cut struct {
 
 // cutAhead takes a barrier where the source stands: one that the log says was taken here, or that of the
 // running epoch, if the log holds other entries before it. Nothing may have been handed over of what
-// comes next, by an earlier life: numbers on channels would change.
+// comes next, by an earlier life or in an earlier generation: numbers on channels would change.
 func (t *Task) cutAhead() (bool, error) {
 	if !t.spec.Source || t.follow == nil || t.behind != "" {
 		return false, nil
@@ -120,7 +120,7 @@ func (t *Task) cutAhead() (bool, error) {
 		return false, nil
 	}
 	for _, o := range t.outs {
-		if o.next <= o.free {
+		if o.next <= o.free || !o.granted || o.next < o.have {
 			return false, nil
 		}
 	}
@@ -150,9 +150,8 @@ func (t *Task) barrierOf(e Entry) abs.Epoch {
 func (t *Task) takeCut(c cut) error {
 	t.alignStart = t.env.Stopwatch()
 	fx := t.aligner.Step(abs.Event{Kind: abs.OnControlBarrier, Epoch: c.epoch})
-	if fx.Ignored {
-		t.epoch = max(t.epoch, c.epoch)
-		return nil
+	if fx.Ignored { // of a generation that is over: its barrier has a number all the same
+		return t.barrier(c.epoch, c.at)
 	}
 	n := len(t.parts)
 	if err := t.effects(fx, c.at); err != nil {

@@ -184,6 +184,64 @@ func TestHeldFullTakesTheBarrierAhead(t *testing.T) {
 	})
 }
 
+// A generation that goes on from a part before a barrier that was taken ahead makes the same numbers: a receiver
+// may have some of them.
+func TestBarrierTakenAheadInTheNextGeneration(t *testing.T) {
+	heldBubble(t, func(d *device) {
+		p := d.start()
+		p.bound(2)
+		for range 4 {
+			p.receive("a")
+		}
+		p.sync()
+		p.barrier(1)
+		p.epoch(1, abs.Started, false)
+		p.sync()
+		mustEqual(t, "cuts", p.log.kinds(EntryCut), 1)
+		p.epoch(1, abs.Replicated, false)
+		p.counts()
+		p.handed(2)
+		p.sync()
+		before := p.sent()
+		mustEqual(t, "sent", before, "a=1 a=2 barrier a=3 a=4")
+		p.stop(false)
+
+		base := d.store.parts[0]
+		d.base, d.floor, d.spec.Generation = &base, 5, 2
+		for range 2 {
+			p = d.start()
+			p.sync()
+			mustEqual(t, "sent by the next generation", p.sent(), before+" barrier")
+			p.stop(false)
+		}
+	})
+}
+
+// Where a receiver has what comes next, no barrier is put before it.
+func TestNoBarrierAheadOfWhatAReceiverHas(t *testing.T) {
+	heldBubble(t, func(d *device) {
+		p := d.start()
+		for range 3 {
+			p.receive("a")
+		}
+		received := Grant{Next: 4, Sum: p.task.outs[0].sum}
+		p.stop(false)
+
+		d = heldDevice(d.t)
+		p = d.start()
+		p.bound(2)
+		for range 4 {
+			p.receive("a")
+		}
+		p.barrier(1)
+		p.grant(received)
+		p.epoch(1, abs.Started, false)
+		p.sync()
+		mustEqual(t, "fourth", p.wire.items(t)[4], "barrier") // which is none of those that the receiver has
+		p.stop(false)
+	})
+}
+
 // Where the barrier cannot be taken ahead, since it is the last one, the task goes on to it, and at
 // twice the bound it hands over what it holds.
 func TestHeldGoesOnToABarrier(t *testing.T) {

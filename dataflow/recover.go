@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +79,7 @@ func (t *Task) start(ctx context.Context) error {
 			return err
 		}
 		t.started = true
-		if err := t.restore(ctx, *best, "L1", "the agent started"); err != nil {
+		if err := t.restore(ctx, *best, cmp.Or(t.env.Level, "L1"), cmp.Or(t.env.Reason, "the agent started")); err != nil {
 			return err
 		}
 		return t.reportAgain(*best)
@@ -145,8 +146,9 @@ func summaries(parts []PartInfo) ([]abs.PartSummary, error) {
 
 // begin starts the task in a generation that it has no part of: from what an older generation has
 // left, or from nothing. Numbers go on. A source goes on behind the older part in its log: nobody rolls
-// it back, and what it has logged since then counts. A streamed task's order belongs to the old
-// channels; it takes from the log only what sinks have handed over.
+// it back, and what it has logged since then counts: if it was further on than the part, it makes again
+// what it has made, under the same numbers, and its sinks hold back what they have handed over. A streamed
+// task's order belongs to the old channels; it takes from the log only what sinks have handed over.
 func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	meta := taskMeta{}
 	var state StateReader
@@ -174,7 +176,7 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 			t.aligner.Step(abs.Event{Kind: abs.OnEnd, Channel: c.ID})
 		}
 	}
-	t.loadBase = true
+	t.loadBase, t.rollBack = true, t.env.RolledBack && !t.spec.Source
 	t.pos = t.env.Log.Last()
 	look := t.pos
 	if old != nil && t.env.BaseHere {
@@ -193,7 +195,32 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	}
 	t.endDue = !t.ended && t.hasEnded()
 	t.liveSince = t.env.Clock()
+	t.begun(old)
 	return nil
+}
+
+// begun reports how the generation began, if that was a way back from something.
+func (t *Task) begun(old *PartInfo) {
+	if t.env.Level == "" {
+		return
+	}
+	t.recovery.Level, t.recovery.Reason = t.env.Level, t.env.Reason
+	if old != nil {
+		t.recovery.Epoch, t.recovery.Version = old.Epoch, old.Version
+		t.recovery.Unknown = t.rolledBackBlind()
+	}
+	t.replaying = true
+	t.env.Observer.Recovered(t.recovery)
+	t.stats.setRecovery(t.recovery)
+	if t.replayEnd <= t.pos {
+		t.caughtUp()
+	}
+}
+
+// rolledBackBlind says that the task's sinks may have handed over more than its part knows, and that the
+// log that could tell is not here.
+func (t *Task) rolledBackBlind() bool {
+	return !t.env.BaseHere && len(t.chain.sinks) > 0
 }
 
 func (t *Task) stateReader(v Version) StateReader {
@@ -238,7 +265,7 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	if err := t.chain.close(); err != nil {
 		return err
 	}
-	t.loadVersions(meta.Upgraded, older)
+	t.loadVersions(meta.Upgraded, older && !t.env.RolledBack)
 	if err := t.chain.open(ctx, t.env.Operators, state, older); err != nil {
 		return err
 	}
@@ -396,7 +423,7 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 	case EntryCut:
 		c, err := decodeCut(e.Data)
 		t.stats.seen(c.epoch)
-		if err == nil && t.started {
+		if err == nil {
 			t.cuts[c.pos] = append(t.cuts[c.pos], cut{c.epoch, e.Pos})
 		}
 		return 0, err
@@ -414,7 +441,7 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 		return 0, err
 	case EntryUpgrade:
 		u, err := decodeUpgrade(e.Data)
-		if err == nil && u.generation == t.spec.Generation {
+		if err == nil && t.takes(u.generation) {
 			t.upgradeLogged = max(t.upgradeLogged, u.Number)
 		}
 		return 0, err
@@ -467,6 +494,9 @@ func (t *Task) seekSinks() error {
 		if !known {
 			m.Next = 1
 		}
+		if t.rollBack {
+			t.recovery.Repeated += p.rollBack(&m)
+		}
 		if m.Handed > p.handed {
 			p.handed, p.handedSum = m.Handed, m.HandedSum
 		}
@@ -492,7 +522,7 @@ func (t *Task) seekSinks() error {
 			p.held.frozen, p.held.chunks = m.Next-1, box.chunks
 		}
 	}
-	t.loadSinks, t.loadBoxes = nil, nil
+	t.loadSinks, t.loadBoxes, t.rollBack = nil, nil, false
 	for _, o := range t.outs {
 		o.free = max(o.free, o.reserved)
 		o.reserving = max(o.reserving, o.reserved)

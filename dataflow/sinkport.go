@@ -203,6 +203,30 @@ func (p *sinkPort) progress() (sinkEntry, bool) {
 	return e, e != sinkEntry{p.index, r.sending, r.logged}
 }
 
+// rollBack forgets what was handed over beyond a part, and returns how many items that were: the task will
+// make others under their numbers. A sink that resumes begins anew then, since what it has under way may be
+// among them; one that commits with checkpoints has only been offered what is in the part.
+func (p *sinkPort) rollBack(m *sinkMeta) (beyond uint64) {
+	last := m.Next - 1
+	if handed := max(p.handed, m.Handed); handed > last {
+		beyond = uint64(handed - last)
+		p.handed, p.handedSum = last, m.Sum
+	}
+	if m.Handed > last { // the part was taken in a replay
+		m.Handed, m.HandedSum = last, m.Sum
+	}
+	p.logged = min(p.logged, last)
+	r := &p.resume
+	if p.held == nil || beyond > 0 {
+		*r = resume{sink: r.sink}
+		m.Sent, m.Received = 0, 0
+		return beyond
+	}
+	r.sending, r.logged, r.received = min(r.sending, last), min(r.logged, last), min(r.received, last)
+	m.Sent, m.Received = min(m.Sent, last), min(m.Received, last)
+	return beyond
+}
+
 // progressed notes that the entry is in the log.
 func (r *resume) progressed(e sinkEntry, pos abs.Position) {
 	if e.sent > r.sending {

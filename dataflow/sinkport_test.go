@@ -359,3 +359,66 @@ func TestSinkPortProperty(t *testing.T) {
 		mustEqual(t, "last", max(p.taken, p.handed), 25)
 	})
 }
+
+// A port that goes back to a part, because its job does, holds nothing back that will be made anew.
+func TestSinkPortRollsBack(t *testing.T) {
+	s := newSequence(9)
+	for _, c := range []struct {
+		name           string
+		handed, logged abs.Seq // by the part, by the log
+		beyond         uint64
+		offered        []abs.Seq
+	}{
+		{"within", 2, 3, 0, []abs.Seq{4, 5, 6}},
+		{"all of it", 2, 5, 0, []abs.Seq{6}},
+		{"beyond", 2, 8, 3, []abs.Seq{6}},
+		{"beyond, as the part says", 7, 0, 2, []abs.Seq{6}},
+	} {
+		sink := &shelf{room: unlimited}
+		p := portOf(sink)
+		if c.logged > 0 {
+			p.handed, p.handedSum, p.logged = c.logged, s.sum(c.logged+1), c.logged
+		}
+		m := sinkMeta{Next: 6, Sum: s.sum(6), Handed: c.handed, HandedSum: s.sum(c.handed + 1)}
+		for n := c.handed + 1; n < m.Next; n++ {
+			m.Outbox = append(m.Outbox, s.items[n-1].bytes)
+		}
+		task := &Task{chain: chain{sinks: []*sinkPort{p}}, loadSinks: map[string]sinkMeta{"alarms": m}, rollBack: true}
+		if err := task.seekSinks(); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		mustEqual(t, c.name, task.recovery.Repeated, c.beyond)
+		if err := p.add(s.items[8].bytes, 9); err != nil { // another one than before
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		p.offer(9, 0)
+		mustNumbers(t, c.name, sink.numbers(), c.offered...)
+		if h, news := p.confirm(6); !news || h.number != 6 {
+			t.Errorf("%s: what is handed over now is not logged: %+v", c.name, h)
+		}
+	}
+}
+
+// A sink that resumes begins anew: what it has under way may be among what is void. One that commits with
+// checkpoints was only offered what is in the part.
+func TestResumingSinkRollsBack(t *testing.T) {
+	for _, keeps := range []bool{false, true} {
+		p, _ := resumingPort()
+		p.resume.found(100, 4, 9)
+		m := sinkMeta{Next: 6, Sent: 3}
+		if keeps {
+			p.held = &held{}
+		}
+		p.rollBack(&m)
+		p.resume.begin()
+		for n := abs.Seq(1); n < 9; n++ {
+			want := PastNone
+			if keeps && n < 6 {
+				if want = PastSent; n <= 4 {
+					want = PastReceived
+				}
+			}
+			mustEqual(t, "past", p.resume.pastOf(n), want)
+		}
+	}
+}

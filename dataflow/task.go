@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -52,6 +53,13 @@ type Env struct {
 	BaseHere bool
 	// Version is the highest that the store ever had of the task, rejected ones included.
 	Version Version
+	// RolledBack says that the generation was begun without a drain, from a checkpoint that others may have
+	// left behind: what a streamed task has logged beyond Base is void, and what its sinks have handed over
+	// since may come again.
+	RolledBack bool
+	// Level and Reason, if not empty, are what is reported of the way back when the task is opened: without
+	// them that is "L1" for a part of its generation, and nothing for the beginning of a generation.
+	Level, Reason string
 	// Relieve, if not nil, purges a channel of the input stream up to a sequence, in the background, and
 	// calls done from any goroutine, once. It is called when no checkpoint has counted for so long that
 	// the stream would become full. What it takes is made again by upstream if the task should need it.
@@ -109,13 +117,17 @@ type PartReport struct {
 
 // Recovery says how a task came back.
 type Recovery struct {
-	Level    string // "L0" after a failure of its own, "L1" after a restart, or LevelRewind, LevelForward
+	Level    string // "L0" after a failure of its own, "L1" after a restart, LevelRewind, LevelForward, or that of [Env]
 	Reason   string
 	Epoch    abs.Epoch // of the snapshot
 	Version  Version
 	Replayed uint64 // records
 	HeldBack uint64 // items that receivers had
 	Compared uint64 // checksums compared with receivers
+	// Repeated counts the items that the task's immediate sinks have handed over beyond the part: under their
+	// numbers there will be others, made of the same input. Unknown: the log that told of them is lost.
+	Repeated uint64
+	Unknown  bool
 	TookMS   float64
 }
 
@@ -155,6 +167,7 @@ type Task struct {
 	lastSource SourceState
 	halted     abs.Epoch // the task stands still until this epoch is over; 0: it does not
 
+	rollBack  bool                // the sinks of the part being restored forget what they handed over beyond it
 	loadSinks map[string]sinkMeta // of the part being restored, until the log has been looked through
 	loadBoxes map[string]*outbox  // likewise
 	loadBase  bool                // likewise: the part is of an older generation, so a checkpoint that counts has it
@@ -270,7 +283,7 @@ func (t *Task) noteEpoch(r abs.EpochRecord) {
 	switch {
 	case r.State == abs.Started && r.Epoch > t.running:
 		t.running, t.wanted = r.Epoch, 0
-		if !r.Final && !r.Initial {
+		if !r.Final && !r.Initial && !slices.Contains(r.Detached, t.spec.Agent) {
 			t.wanted = r.Epoch
 		}
 	case r.State != abs.Started && r.Epoch >= t.running:

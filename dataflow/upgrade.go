@@ -150,7 +150,7 @@ func (t *Task) upgradeDue() (bool, error) {
 // upgrade takes an upgrade of the log.
 func (t *Task) upgrade(pos abs.Position, e upgradeEntry) error {
 	t.pos = pos
-	if e.generation != t.spec.Generation || e.Number <= t.upgraded.Number {
+	if !t.takes(e.generation) || e.Number <= t.upgraded.Number {
 		return nil
 	}
 	t.stir()
@@ -168,6 +168,12 @@ func (t *Task) upgrade(pos abs.Position, e upgradeEntry) error {
 	next.Ops = t.chain.versions()
 	t.setUpgraded(next)
 	return nil
+}
+
+// takes says whether upgrades of a generation are the task's: one that goes back to a part of an older generation, and
+// follows its log from there, takes those of that too, where it took them before.
+func (t *Task) takes(gen abs.Generation) bool {
+	return gen == t.spec.Generation || t.env.RolledBack && gen < t.spec.Generation
 }
 
 func (t *Task) setUpgraded(u Upgraded) {

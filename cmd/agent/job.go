@@ -172,8 +172,9 @@ func digestModules(src jobSource) error {
 type jobApplyCmd struct {
 	jobFile
 	trialFlags
-	Fresh   []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
-	Replace []string `placeholder:"AGENT" help:"The device of this agent was lost and another one has its name now: its sources go on from their newest replicated snapshots; what only the old device knew is lost."`
+	Fresh    []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
+	Replace  []string `placeholder:"AGENT" help:"The device of this agent, or its log, was lost, and one of its name runs: its tasks go on from their newest replicated snapshots; what only the old device knew is lost. If one of them takes records from others, --restart is implied."`
+	Restart  bool     `help:"Let all tasks that take records from others go on from the newest checkpoint that counts: after replay has differed, or a gap that cannot be refilled. Sources send again from there and lose nothing; sinks that do not commit with checkpoints may repeat."`
 	remote
 	output
 	waiting
@@ -191,7 +192,7 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	if err := pushModules(ctx, cl, src); err != nil {
 		return err
 	}
-	src.Fresh, src.Replace = c.Fresh, c.Replace
+	src.Fresh, src.Replace, src.Restart = c.Fresh, c.Replace, c.Restart
 	a, err := cl.ApplyJob(ctx, src.JobSource, c.Timeout)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", c.File, err)

@@ -13,6 +13,10 @@
 //	name:                              # letters, digits, - and _, at most 64, as all names
 //	checkpoint: {interval: 10s, timeout: 1m, min_pause: 500ms, mode: exactly_once, replicate: true,
 //	             detach_after: 1m, tolerate_failures: 3}   # mode: or at_least_once, synchronous, none
+//	recovery: {replace: manual,        # automatic: a device that is back under its name without its log goes on
+//	                                   # from the replica; what only the old one knew is lost
+//	           restart: manual}        # automatic: where replay differs, or a gap cannot be refilled, tasks fed by
+//	                                   # others go back to the newest checkpoint that counts
 //	sources:
 //	  NAME:
 //	    mqtt: {broker, client_id, user, password_file, tls: {ca_file, cert_file, key_file}, topics, qos: 1,

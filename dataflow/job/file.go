@@ -56,6 +56,7 @@ type File struct {
 	Path       string // as given to Parse, for messages
 	Name       string
 	Checkpoint Checkpoint
+	Recovery   Recovery
 	Sources    []Source
 	Operators  []Operator
 	Sinks      []Sink

@@ -28,12 +28,13 @@ func Parse(file string, data []byte) (*File, error) {
 		return nil, r.err()
 	}
 	f := &File{Path: file}
-	o, ok := r.object(root, nodePos(root), "the job file", "name", "checkpoint", "sources", "operators", "sinks")
+	o, ok := r.object(root, nodePos(root), "the job file", "name", "checkpoint", "recovery", "sources", "operators", "sinks")
 	if !ok {
 		return nil, r.err()
 	}
 	f.Name, _ = r.jobName(o)
 	f.Checkpoint = r.checkpoint(o)
+	f.Recovery = r.recovery(o)
 	r.section(o, "sources", func(name string, e field) { f.Sources = append(f.Sources, r.source(name, e)) })
 	r.section(o, "operators", func(name string, e field) { f.Operators = append(f.Operators, r.operator(name, e)) })
 	r.section(o, "sinks", func(name string, e field) { f.Sinks = append(f.Sinks, r.sink(name, e)) })

@@ -20,6 +20,7 @@ type Physical struct {
 	Generation abs.Generation `json:"generation"`
 	KeyGroups  int            `json:"key_groups"`
 	Checkpoint Checkpoint     `json:"checkpoint"`
+	Recovery   Recovery       `json:"recovery,omitzero"`
 	Tasks      []Task         `json:"tasks"`
 	Channels   []Channel      `json:"channels"` // a channel's Index is its place here
 	Promises   []Promise      `json:"promises"`
@@ -33,7 +34,7 @@ type Task struct {
 	Agent  string      `json:"agent"`
 	Source *SourceTask `json:"source,omitempty"`
 	// Replaced: the generation begins without what the agent's log held beyond the task's part, because the
-	// device was lost. The task's channels begin anew at their first number.
+	// device was lost. If the task begins with a source its channels begin anew at their first number.
 	Replaced bool `json:"replaced,omitempty"`
 	// Ops are the operators; each is fed by one of a lower index, or by the source, or, the first one
 	// of a streamed task, by Inputs. The place here is the prefix of the operator's keys in snapshots.
@@ -92,22 +93,28 @@ func (p *Physical) Refresh(operators []string) (unknown []string) {
 	return unknown
 }
 
-// Replace marks the tasks of an agent as [Task.Replaced]. It fails unless they all begin with sources: what
-// other tasks did follows from the order in their log, which nothing can make again.
-func (p *Physical) Replace(agent string) error {
+// Replace marks the tasks of an agent that have lost what they had there as [Task.Replaced], and says whether
+// one of them takes records from other tasks: what it did follows from the order in its log, which nothing can
+// make again, so that all of the job's streamed tasks must go back to a checkpoint.
+func (p *Physical) Replace(agent string, lost func(abs.TaskID) bool) (streamed bool, err error) {
 	tasks := p.On(agent)
 	if len(tasks) == 0 {
-		return fmt.Errorf("agent %s runs nothing of job %s", agent, p.Job)
+		return false, fmt.Errorf("agent %s runs nothing of job %s", agent, p.Job)
 	}
 	for _, t := range tasks {
-		if t.Source == nil {
-			return fmt.Errorf("agent %s cannot be replaced: its task %s takes records from other agents, and in which order was in its log alone", agent, t.ID)
+		if lost(t.ID) {
+			t.Replaced = true
+			streamed = streamed || t.Source == nil
 		}
 	}
-	for _, t := range tasks {
-		t.Replaced = true
-	}
-	return nil
+	return streamed, nil
+}
+
+// Anew says whether a channel begins again at its first number: its sender is a source that has lost how far
+// it had come. (What a streamed task has sent is in the checkpoint that its receivers go on from, too.)
+func (p *Physical) Anew(c Channel) bool {
+	from := p.Task(c.From)
+	return from.Replaced && from.Source != nil
 }
 
 // OutputPort is an output of an operator and where its records go. Without targets they are dropped.

@@ -24,7 +24,7 @@ func Plan(g *Graph, agents []Agent, modules map[string]string, gen abs.Generatio
 		instances: make([][]instance, len(g.Nodes)),
 		chained:   make([]bool, len(g.Nodes)),
 		plan: &Physical{
-			Job: g.File.Name, Generation: gen, KeyGroups: KeyGroups, Checkpoint: g.File.Checkpoint,
+			Job: g.File.Name, Generation: gen, KeyGroups: KeyGroups, Checkpoint: g.File.Checkpoint, Recovery: g.File.Recovery,
 			Warnings: slices.Clone(g.Warnings),
 		},
 	}

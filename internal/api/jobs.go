@@ -14,11 +14,15 @@ type JobSource struct {
 	// Fresh names operators that start anew, with their keyed state but without that of their variables:
 	// they may change their module and configuration.
 	Fresh []string `json:"fresh,omitempty"`
-	// Replace names agents whose devices were lost: their sources go on from their newest replicated
-	// snapshots, on the device that has the name now, and what only the old one knew is lost.
+	// Replace names agents whose devices, or logs, were lost: their tasks go on from their newest replicated
+	// snapshots, on the device that has the name now, and what only the old one knew is lost. If one of the
+	// tasks takes records from others, Restart is implied.
 	Replace []string `json:"replace,omitempty"`
 	// Trial is for a change of operators alone; nil: the defaults.
 	Trial *Trial `json:"trial,omitempty"`
+	// Restart restarts all streamed tasks of the running job from the newest checkpoint that counts, without
+	// a drain. Sources send again from there and lose nothing.
+	Restart bool `json:"restart,omitempty"`
 }
 
 // Plan is what applying a job file would run, and where.
@@ -57,12 +61,13 @@ type Applied struct {
 
 // States of a job.
 const (
-	JobStarting = "starting" // applied; checkpoint 0 not committed yet
-	JobRunning  = "running"
-	JobStopping = "stopping" // draining
-	JobStopped  = "stopped"  // drained, final checkpoint kept
-	JobFinished = "finished" // its input has ended; final checkpoint kept
-	JobFailed   = "failed"
+	JobStarting   = "starting" // applied; checkpoint 0 not committed yet
+	JobRunning    = "running"
+	JobStopping   = "stopping"   // draining
+	JobRestarting = "restarting" // its streamed tasks are about to go on from an earlier checkpoint
+	JobStopped    = "stopped"    // drained, final checkpoint kept
+	JobFinished   = "finished"   // its input has ended; final checkpoint kept
+	JobFailed     = "failed"
 )
 
 // JobSummary is one line of the listing of jobs.
@@ -149,6 +154,8 @@ type Task struct {
 	Upgrade     *TaskUpgrade `json:"upgrade,omitempty"`
 	// Reason is the last error of a task that is not running.
 	Reason string `json:"reason,omitempty"`
+	// Lost: the task has stopped for good since its log or its snapshots are gone from its agent.
+	Lost bool `json:"lost,omitempty"`
 	// Source is what came of the messages of the task's MQTT source; null for other tasks.
 	Source *Source `json:"source,omitempty"`
 	Sinks  []Sink  `json:"sinks,omitempty"`
@@ -232,6 +239,10 @@ type Recovery struct {
 	// or the sink knew; Differing must be 0.
 	Compared  uint64 `json:"compared"`
 	Differing uint64 `json:"differing"`
+	// Repeated counts what the task's immediate sinks had handed over beyond the restored part when its job
+	// went back to it (L4): others come under their numbers. Unknown: the log that could tell is lost.
+	Repeated uint64 `json:"repeated"`
+	Unknown  bool   `json:"repeated_unknown"`
 }
 
 // DeadLetter is a record that was given up.

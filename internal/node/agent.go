@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -67,6 +69,7 @@ type Agent struct {
 	notices    noticeBoard
 	leader     leader
 	peers      peers
+	takeover   atomic.Bool // the directory was begun in the place of another one
 	cluster    string
 	mark       abs.Position // of the log when the agent came into touch with the cluster
 	clusterMu  sync.Mutex
@@ -182,6 +185,7 @@ func (a *Agent) openStores(ctx context.Context) error {
 		return err
 	}
 	a.dir = dir
+	anew := dir.Identity().Name == ""
 	if err := a.takeName(); err != nil {
 		return err
 	}
@@ -200,6 +204,9 @@ func (a *Agent) openStores(ctx context.Context) error {
 		return fmt.Errorf("local copies: %w", err)
 	}
 	a.damaged("local copies", damage)
+	if err := a.takeOver(anew); err != nil {
+		return err
+	}
 	if a.blobs, err = storage.OpenBlobs(dir.BlobsPath()); err != nil {
 		return fmt.Errorf("modules and packs: %w", err)
 	}
@@ -233,7 +240,7 @@ func (a *Agent) openLog(path string) error {
 
 // takeName settles the agent's name: given, else stored, else the host's.
 func (a *Agent) takeName() error {
-	a.name = a.opt.Name
+	a.name = cmp.Or(a.opt.Name, a.opt.Replace)
 	if a.name == "" {
 		a.name = a.dir.Identity().Name
 	}
@@ -251,6 +258,19 @@ func (a *Agent) takeName() error {
 		return fmt.Errorf("--name %s: the directory %s belongs to agent %s; leave --name out, or use another directory", a.name, a.opt.Data, stored)
 	}
 	return a.dir.SetName(a.name)
+}
+
+// takeOver notes of a directory that is begun anew that it takes the place of another one, whatever comes
+// between. A directory that has been an agent's is what it is.
+func (a *Agent) takeOver(anew bool) error {
+	if anew && a.opt.Replace != "" {
+		if err := a.copies.Put(copyTakeover, a.name, []byte("1")); err != nil {
+			return fmt.Errorf("local copies: %w", err)
+		}
+	}
+	_, pending, err := a.copies.Get(copyTakeover, a.name)
+	a.takeover.Store(pending)
+	return err
 }
 
 // plainName replaces what a host's name may have and an agent's may not.

@@ -156,8 +156,13 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
 		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
 	}
-	if err := a.replaceDevices(p, src.Replace); err != nil {
+	rollback, err := a.replaceDevices(ctx, p, src.Replace)
+	if err != nil {
 		return out, err
+	}
+	rollback = rollback || src.Restart
+	if rec.Because = because(src.Replace, false); rec.Because == "" && rollback {
+		rec.Because = "it was asked for with --restart"
 	}
 	if out.Created && old != nil {
 		if err := a.deleteState(ctx, rec.Name, old.Generation); err != nil {
@@ -166,9 +171,12 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	}
 	if !out.Created {
 		rec.Since = old.Since
-		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && samePlan(old.plan(), p) {
+		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && !rollback && samePlan(old.plan(), p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
+		}
+		if rollback && old.live() {
+			return a.applyRestart(ctx, out, *old, p, src.Replace, rec.Because)
 		}
 		if err := a.markMigrating(ctx, old.plan(), p); err != nil {
 			return out, err
@@ -190,7 +198,10 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 			out.Drained = why
 		}
 	}
-	if err := a.replaceJob(ctx, rec, old); err != nil {
+	if src.Restart {
+		return out, api.Conflict("apply it without --restart", "job %s does not run", p.Job)
+	}
+	if err := a.replaceJob(ctx, rec, old, false); err != nil {
 		return out, err
 	}
 	return a.started(ctx, out, rec)
@@ -215,32 +226,6 @@ func upgradeTrial(r jobRecord) *trialRecord {
 		return nil
 	}
 	return r.Upgrade.Trial
-}
-
-// replaceDevices marks what agents run whose devices were lost. One whose task runs has lost nothing.
-func (a *Agent) replaceDevices(p *job.Physical, agents []string) error {
-	for _, name := range agents {
-		switch {
-		case !a.peers.alive(name):
-			return api.Invalid("start the new device under the old one's name first", "agent %s is down", name)
-		case a.peers.takesPart(name, p.Job):
-			return api.Invalid("leave --replace out: a device that has its log loses nothing", "agent %s runs its tasks of job %s", name, p.Job)
-		}
-		if err := p.Replace(name); err != nil {
-			return api.Invalid("a job whose tasks on it are lost must be deleted and applied again", "%v", err)
-		}
-	}
-	return nil
-}
-
-// replaceJob stores a job's next record. A running job is drained first; the record comes with that,
-// whatever becomes of the request.
-func (a *Agent) replaceJob(ctx context.Context, rec jobRecord, old *jobRecord) error {
-	if old == nil || !old.live() {
-		return a.putJob(ctx, rec, old)
-	}
-	_, err := a.changeState(ctx, rec.Name, jobStopping, &rec)
-	return err
 }
 
 // started waits until a job runs and its sources receive, so that whoever applied it can publish.

@@ -112,7 +112,7 @@ func (r *runner) status() api.Task {
 	defer r.mu.Unlock()
 	t := api.Task{
 		ID: string(r.task.ID), Job: r.rec.Name, Agent: r.task.Agent, State: r.state, Reason: r.reason,
-		Restarts: r.restarts, Generation: uint32(r.rec.Generation), DeadLetters: r.a.dead.count(r.name),
+		Restarts: r.restarts, Generation: uint32(r.rec.Generation), DeadLetters: r.a.dead.count(r.name), Lost: lost(r.failure),
 	}
 	var repeats uint64
 	t.Upgrade = r.upgradeStatus(nil)
@@ -128,6 +128,7 @@ func (r *runner) status() api.Task {
 		t.Recovery = &api.Recovery{
 			Level: rec.Level, Reason: rec.Reason, At: r.recoverT.UTC(), TookMS: rec.TookMS, Done: rec.TookMS > 0,
 			Epoch: uint64(rec.Epoch), ReplayedRecords: rec.Replayed, HeldBack: rec.HeldBack, Compared: rec.Compared,
+			Repeated: rec.Repeated, Unknown: rec.Unknown,
 		}
 	}
 	return t
@@ -364,6 +365,12 @@ func (a *Agent) changeState(ctx context.Context, name string, to jobState, next 
 		switch {
 		case rec.State == jobDeleted:
 			return nil, a.failure(name, wnats.ErrNotFound)
+		case next != nil && next.Generation != rec.Generation+1:
+			return nil, api.Conflict("look at it and try again", "job %s was changed by somebody else", name)
+		case rec.State == jobRestarting && to != jobDeleted:
+			return nil, api.Conflict("try again when it runs", "the tasks of job %s are about to restart from a checkpoint", name)
+		case to == jobRestarting && !rec.live():
+			return nil, api.Conflict("apply it without --restart", "job %s does not run", name)
 		case to == jobStopping && !rec.live(), to == jobStopping && rec.State == jobStopping && next == nil && rec.Next == nil:
 			return &rec, nil
 		}

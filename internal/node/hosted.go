@@ -70,7 +70,7 @@ func (h *hostedJob) apply(rec jobRecord) error {
 		return err
 	}
 	if old.Generation != rec.Generation || !rec.live() {
-		if rec.State != jobDeleted {
+		if rec.State != jobDeleted && !rec.RolledBack {
 			h.emptySinks()
 		}
 		h.stopRunners()
@@ -314,10 +314,25 @@ func (h *hostedJob) count(rec abs.EpochRecord) error {
 		}
 		r.purge(part)
 	}
+	if rec.Generation == h.record().Generation && h.runs() {
+		if err := h.a.tookOver(); err != nil {
+			return err
+		}
+	}
 	if len(keep) == 0 {
 		return nil
 	}
 	return h.a.store.DropAll(keep...)
+}
+
+// runs says whether the agent has tasks of the job, and all of them run.
+func (h *hostedJob) runs() bool {
+	tasks := h.tasks()
+	return len(tasks) > 0 && !slices.ContainsFunc(tasks, func(r *runner) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.running == nil
+	})
 }
 
 // countedPart is the log position of the task's part in the newest checkpoint that counts; 0 if none is

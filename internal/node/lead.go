@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -103,6 +104,9 @@ type led struct {
 	agents []string
 	coord  *abs.Coordinator
 
+	goingBack atomic.Bool // by policy: a record of the next generation is being stored
+	looked    time.Time   // whether it has to
+
 	ticks uint64
 	told  map[string]abs.Notice // of presence, by agent
 	quiet map[string]abs.AgentQuiet
@@ -194,11 +198,15 @@ func (l *lead) tick(ctx context.Context) {
 		if j == nil {
 			continue
 		}
+		if rec.State == jobRestarting { // before anything that might start an epoch
+			l.step(ctx, j, abs.Restart{})
+		}
 		l.presence(ctx, j)
 		if rec.State == jobStopping {
 			l.step(ctx, j, abs.Stop{})
 		}
 		l.step(ctx, j, abs.Tick{})
+		l.policy(ctx, j)
 	}
 	l.answerAsks(ctx)
 	if time.Since(l.tidied) > tidyEvery {
@@ -312,6 +320,12 @@ func (l *lead) step(ctx context.Context, j *led, n abs.Notice) {
 		l.drop(j.rec.Name)
 		return
 	}
+	if act.Fence != nil {
+		if j.rec.State == jobRestarting {
+			l.next(ctx, j, func(rec *jobRecord) { rec.Next.Base, rec.Next.RolledBack = act.Fence.Base, true })
+		}
+		return
+	}
 	st := j.coord.Status()
 	if st.Running != nil {
 		running := *st.Running
@@ -324,6 +338,19 @@ func (l *lead) step(ctx context.Context, j *led, n abs.Notice) {
 	case j.rec.State == jobRunning && allEnded(st.Counting, j.rec.Generation):
 		l.over(ctx, j, jobFinished)
 	}
+}
+
+// over notes in the job's record that it ended with a checkpoint that counts.
+func (l *lead) over(ctx context.Context, j *led, state jobState) {
+	l.next(ctx, j, func(rec *jobRecord) {
+		if st := j.coord.Status(); st.Counting != nil {
+			rec.Final = st.Counting.Epoch
+		}
+		rec.State, rec.Revision = state, rec.Revision+1
+		if rec.Next != nil {
+			rec.Next.Base = rec.Final
+		}
+	})
 }
 
 func (l *lead) now() int64 { return l.a.stopwatch().Milliseconds() }
@@ -393,8 +420,8 @@ func allEnded(rec *abs.EpochRecord, gen abs.Generation) bool {
 	return true
 }
 
-// over notes in the job's record that it ended with a checkpoint that counts.
-func (l *lead) over(ctx context.Context, j *led, state jobState) {
+// next changes the record of a job whose generation has ended, or puts its successor in its place.
+func (l *lead) next(ctx context.Context, j *led, change func(*jobRecord)) {
 	kv, key := l.a.conn.KV(wnats.Jobs), wnats.Key(j.rec.Name)
 	e, err := kv.Get(ctx, key)
 	if err != nil {
@@ -404,20 +431,13 @@ func (l *lead) over(ctx context.Context, j *led, state jobState) {
 	if json.Unmarshal(e.Value, &rec) != nil || rec.State != j.rec.State || rec.Generation != j.rec.Generation {
 		return
 	}
-	if st := j.coord.Status(); st.Counting != nil {
-		rec.Final = st.Counting.Epoch
+	change(&rec)
+	if rec.Next != nil {
+		rec.Next.Revision = 1
+		rec = *rec.Next
 	}
-	rec.State, rec.Revision = state, rec.Revision+1
-	if next := rec.Next; next != nil {
-		next.Base, next.Revision = rec.Final, 1
-		rec = *next
-	}
-	value, err := json.Marshal(rec)
-	if err != nil {
-		panic(err)
-	}
-	if _, err := kv.Update(ctx, key, value, e.Revision); err != nil {
-		l.a.log.Warn("end of a job not noted: it will be tried again", "job", rec.Name, "state", string(state), "error", err)
+	if _, err := kv.Update(ctx, key, mustJSON(rec), e.Revision); err != nil {
+		l.a.log.Warn("end of a job's generation not noted: it will be tried again", "job", rec.Name, "state", string(rec.State), "error", err)
 	}
 }
 
@@ -456,9 +476,15 @@ func (a *Agent) tidyStreams(ctx context.Context) error {
 	return nil
 }
 
+// noEpoch is the number of none.
+const noEpoch = ^abs.Epoch(0)
+
 func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
 	kv := l.a.conn.KV(wnats.Checkpoints)
-	needed := j.coord.Needed()
+	needed, base := j.coord.Needed(), noEpoch
+	if len(j.coord.Status().Detached) > 0 {
+		base = j.rec.Base // who was away when the generation began goes on from there
+	}
 	for _, kind := range []string{kindAck, kindReplica, kindEpoch} {
 		keys, err := kv.Keys(ctx, wnats.Key(kind, name))
 		if err != nil {
@@ -475,7 +501,7 @@ func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
 				continue
 			}
 			e, err := strconv.ParseUint(parts[2], 10, 64)
-			if err != nil || abs.Epoch(e) >= limit {
+			if err != nil || abs.Epoch(e) >= limit || kind == kindEpoch && abs.Epoch(e) == base {
 				continue
 			}
 			if kind == kindEpoch && l.savepoint(ctx, kv, key) {

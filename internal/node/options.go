@@ -54,6 +54,9 @@ type Options struct {
 	// Name is the agent's name. Empty: the one stored in Data, else the host's name.
 	Name   string
 	Labels map[string]string
+	// Replace is the name of an agent whose device was lost: an agent on an empty directory takes the name,
+	// and what the other one alone knew is given up. On a directory that has been an agent's it is a name only.
+	Replace string
 	// NATS is the URL of a NATS server with JetStream, perhaps several with commas between them.
 	// Empty: the embedded server.
 	NATS string
@@ -132,6 +135,12 @@ func (o Options) validateIdentity() error {
 	}
 	if o.Name != "" && !namePattern.MatchString(o.Name) {
 		errs = append(errs, fmt.Errorf("--name %q: use up to 64 letters, digits, - and _, the first a letter or digit", o.Name))
+	}
+	if o.Replace != "" && !namePattern.MatchString(o.Replace) {
+		errs = append(errs, fmt.Errorf("--replace %q: it is the name of an agent", o.Replace))
+	}
+	if o.Replace != "" && o.Name != "" && o.Name != o.Replace {
+		errs = append(errs, fmt.Errorf("--replace %s with --name %s: the agent takes the name of the one that it replaces; leave --name out", o.Replace, o.Name))
 	}
 	for k, v := range o.Labels {
 		if !namePattern.MatchString(k) || !labelPattern.MatchString(v) {

@@ -36,6 +36,12 @@ type sign struct {
 	Quiet map[string]abs.Epoch `json:"quiet,omitempty"`
 	// Failed lists the jobs of which a task here has stopped for good: they need not wait for this agent.
 	Failed []string `json:"failed,omitempty"`
+	// Lost has those of them of which a task here has lost its log or its snapshots, and Differs those of
+	// which one has found that replay differs, or a gap that cannot be refilled, with the generation.
+	Lost    map[string]abs.Generation `json:"lost,omitempty"`
+	Differs map[string]abs.Generation `json:"differs,omitempty"`
+	// Takeover: the agent was started in the place of another one, so that what is lost may be given up.
+	Takeover bool `json:"takeover,omitempty"`
 
 	at time.Time
 }
@@ -140,6 +146,7 @@ func (a *Agent) keepAlive() {
 	for {
 		full = a.tellLogState(full)
 		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet(), Failed: a.failedJobs()}
+		s.Lost, s.Differs, s.Takeover = a.failedIn((*runner).lost), a.failedIn((*runner).differs), a.takesOver()
 		a.peers.hear(s)
 		a.conn.Say("alive", mustJSON(s))
 		if !a.rest(s) {

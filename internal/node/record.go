@@ -27,7 +27,10 @@ type jobState string
 const (
 	jobRunning  jobState = "running"
 	jobStopping jobState = "stopping" // the final checkpoint is wanted
-	jobStopped  jobState = "stopped"  // and counts
+	// jobRestarting: the generation is to end without a drain; the next goes on from the newest checkpoint
+	// that counts.
+	jobRestarting jobState = "restarting"
+	jobStopped    jobState = "stopped" // and counts
 	// jobFinished: the input of every task has ended and a checkpoint that says so counts.
 	jobFinished jobState = "finished"
 	// jobDeleted stays as a tombstone until every agent has let go, so that no agent that was away
@@ -52,10 +55,16 @@ type jobRecord struct {
 	// Next takes this record's place when the job has stopped: an update that does not depend on who
 	// asked for it.
 	Next *jobRecord `json:"next,omitempty"`
-	// Base is the epoch whose parts the generation starts from; 0: none.
+	// Base is the epoch whose parts the generation starts from; 0: none, unless RolledBack.
 	Base abs.Epoch `json:"base,omitempty"`
 	// Upgrade is the newest of the generation; nil: none.
 	Upgrade *upgradeRecord `json:"upgrade,omitempty"`
+	// RolledBack: the generation was begun without a drain (L4). What streamed tasks did after Base is void.
+	RolledBack bool `json:"rolled_back,omitempty"`
+	// Because says why the generation began, if it was a way back from something; ByPolicy, that nobody asked
+	// for it.
+	Because  string `json:"because,omitempty"`
+	ByPolicy bool   `json:"by_policy,omitempty"`
 	// Final is the epoch that ended a stopped job.
 	Final abs.Epoch `json:"final,omitempty"`
 }
@@ -69,7 +78,12 @@ func (r jobRecord) newer(o jobRecord) bool {
 }
 
 // live says whether the job's tasks are to run.
-func (r jobRecord) live() bool { return r.State == jobRunning || r.State == jobStopping }
+func (r jobRecord) live() bool {
+	return r.State == jobRunning || r.State == jobStopping || r.State == jobRestarting
+}
+
+// hasBase says whether the generation starts from parts of an older one.
+func (r jobRecord) hasBase() bool { return r.Base != 0 || r.RolledBack }
 
 func (r jobRecord) absPlan() abs.Plan {
 	p := abs.Plan{Generation: r.Generation}
@@ -87,6 +101,7 @@ func (r jobRecord) config() abs.Config {
 	cfg := abs.Config{
 		IntervalMs: c.IntervalMS, MinPauseMs: c.MinPauseMS, TimeoutMs: c.TimeoutMS, DetachAfterMs: c.DetachAfterMS,
 		ReplicaTimeoutMs: c.TimeoutMS, TolerateFailures: c.TolerateFailures, Mode: r.mode(), Replicate: c.Replicate,
+		Restarted: r.RolledBack, Base: r.Base,
 	}
 	if c.Mode == job.None {
 		cfg.IntervalMs = 0

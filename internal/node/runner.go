@@ -63,6 +63,9 @@ type runner struct {
 	resume     chan struct{}
 	state      string // of the runner; empty: the task's own
 	reason     string
+	failure    error  // that it has stopped for good with; nil: it has not
+	last       string // why it was last started anew
+	fetched    bool   // its snapshots were, from the replica
 	restarts   uint64
 	recovery   *dataflow.Recovery
 	recoverT   time.Time
@@ -120,11 +123,12 @@ func (r *runner) run(ctx context.Context) {
 			return
 		}
 		err = r.rejectDamaged(err)
-		if errors.Is(err, dataflow.ErrLogLost) {
-			err = fmt.Errorf("%w: restore the directory, or %s", err, r.wayOut())
-		}
 		if permanent(err) {
+			err = r.withWayOut(err)
 			r.log.Error("task stopped for good", "error", err)
+			r.mu.Lock()
+			r.failure = err
+			r.mu.Unlock()
 			r.setState(stateFailed, err)
 			signal(r.a.stirred)
 			<-ctx.Done()
@@ -137,6 +141,7 @@ func (r *runner) run(ctx context.Context) {
 		r.mu.Lock()
 		r.restarts++
 		r.mu.Unlock()
+		r.last = "the task failed: " + err.Error()
 		r.setState("back-off", err)
 		if !sleep(ctx, wait) {
 			return
@@ -227,6 +232,8 @@ func (r *runner) once(ctx context.Context) error {
 	if err := dropSpools(r.a.entries, r.name, r.rec.Generation); err != nil {
 		return err
 	}
+	env.RolledBack = r.rec.RolledBack
+	env.Level, env.Reason = r.wayBack(floor)
 	spec, sinks, err := r.assemble(&env)
 	if err != nil {
 		return err
@@ -389,7 +396,7 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 	if r.hasParts(parts) {
 		return 0, nil, nil
 	}
-	if r.rec.Base != 0 {
+	if r.rec.hasBase() {
 		if base, err = r.a.basePart(ctx, r.job, r.rec, r.task.ID, parts); err != nil {
 			return 0, nil, err
 		}
@@ -461,8 +468,11 @@ func (r *runner) joinLate(ctx context.Context, base *dataflow.PartInfo) (abs.Epo
 			first = rec.Epoch
 		}
 	}
-	if first == 0 || r.rec.Base == 0 {
+	if first == 0 || !r.rec.hasBase() {
 		return 0, nil, r.fetchReplica(ctx)
+	}
+	if base != nil && !r.task.Replaced && !r.here(base) {
+		return 0, nil, fmt.Errorf("%w: the generation began without this agent, and the part that its task would go on from is of another log than the agent has now", errStateLost)
 	}
 	return first, base, nil
 }
@@ -489,20 +499,45 @@ func (r *runner) fetchReplica(ctx context.Context) error {
 		if _, err := r.a.importPacks(ctx, r.name, part.Packs); err != nil {
 			return fmt.Errorf("snapshot of epoch %d from the replica: %w", part.Epoch, err)
 		}
+		r.fetched = true
 		r.log.Warn("the task's snapshots were gone and have been fetched from the replica", "epoch", uint64(part.Epoch))
 		return nil
 	}
-	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d): restore the directory, or %s", errStateLost, info.Front+1, info.Last, r.wayOut())
+	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d)", errStateLost, info.Front+1, info.Last)
 }
 
-// wayOut says what can be done for a task that cannot go on from what this agent has.
-func (r *runner) wayOut() string {
-	for _, t := range r.rec.Plan.On(r.a.name) {
-		if t.Source == nil {
-			return "stop and delete the job and apply it again"
-		}
+// wayBack says how the task comes back when it is opened, and why. floor is that of a generation that it has no
+// part of.
+func (r *runner) wayBack(floor abs.Epoch) (level, reason string) {
+	switch {
+	case r.fetched:
+		r.fetched = false
+		return "L2", "the task's snapshots were gone from the agent and came from the replica"
+	case floor == 0:
+		return "", r.last
+	case r.rec.RolledBack && !(r.task.Replaced && r.task.Source != nil):
+		return "L4", r.rec.Because
+	case r.task.Replaced:
+		return "L3", r.rec.Because
 	}
-	return fmt.Sprintf("apply the job again with --replace %s, which gives up what this device alone knew", r.a.name)
+	return "", ""
+}
+
+// withWayOut adds to an error what can be done for a task that has stopped for good.
+func (r *runner) withWayOut(err error) error {
+	var broken *panicError
+	switch {
+	case errors.As(err, &broken):
+		return err
+	case lost(err):
+		return fmt.Errorf("%w: restore the directory, or apply the job again with --replace %s, which gives up what this device alone knew", err, r.a.name)
+	}
+	return fmt.Errorf("%w: apply the job again with --restart to let its streamed tasks go on from the newest checkpoint that counts", err)
+}
+
+// lost says of an error that the task's log or snapshots are gone from its agent.
+func lost(err error) bool {
+	return errors.Is(err, dataflow.ErrLogLost) || errors.Is(err, errStateLost)
 }
 
 // openStreams opens the ends of the task's channels.

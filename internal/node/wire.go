@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/extract"
 	"github.com/weir-stream/weir/dataflow/job"
@@ -38,7 +39,7 @@ func (r *runner) assemble(env *dataflow.Env) (dataflow.TaskSpec, []dataflow.Sink
 		c := r.rec.Plan.Channels[in.Channel]
 		spec.Inputs = append(spec.Inputs, dataflow.InChannel{
 			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, Agent: r.rec.Plan.Task(c.From).Agent,
-			Incarnation: incarnation, Anew: r.rec.Plan.Task(c.From).Replaced, To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
+			Incarnation: incarnation, Anew: r.anew(c), To: dataflow.Target{Kind: dataflow.ToOp, Index: in.Op, Input: in.Input},
 			Back: c.Back, Loop: c.Loop, PassDetached: passes(r.rec.Plan.Task(c.From)),
 		})
 	}
@@ -119,7 +120,7 @@ func (r *runner) edge(channels []int) dataflow.EdgeSpec {
 	for _, i := range channels {
 		c := r.rec.Plan.Channels[i]
 		e.Channels = append(e.Channels, dataflow.OutChannel{
-			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation, Anew: r.task.Replaced, Back: c.Back,
+			Channel: dataflow.Channel{ID: c.ID, Index: c.Index}, To: c.To, Incarnation: incarnation, Anew: r.anew(c), Back: c.Back,
 			Spool: spools(r.rec.Plan, r.task, i),
 		})
 	}
@@ -127,6 +128,13 @@ func (r *runner) edge(channels []int) dataflow.EdgeSpec {
 		e.Partition = func(key []byte) int { return job.Partition(job.KeyGroup(key), n) }
 	}
 	return e
+}
+
+// anew says whether a channel begins at its first number in this generation. In mode at_least_once a receiver's
+// part may hold more than its sender's says was sent.
+func (r *runner) anew(c job.Channel) bool {
+	streamed := r.rec.Plan.Task(c.From).Source == nil
+	return r.rec.Plan.Anew(c) || r.rec.RolledBack && streamed && r.rec.mode() == abs.AtLeastOnce
 }
 
 func (r *runner) deps() mqtt.Deps {

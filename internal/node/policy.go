@@ -1,0 +1,141 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/job"
+)
+
+const (
+	// policyEvery is how often the coordinator looks whether a job is to go back by its own policy.
+	policyEvery = time.Second
+	// policyPatience bounds one try.
+	policyPatience = 30 * time.Second
+)
+
+// copyTakeover is the kind of the copy that says that this directory was begun in the place of another one.
+const copyTakeover = "takeover"
+
+// lost says whether the task has stopped for good since its log or its snapshots are gone.
+func (r *runner) lost() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return lost(r.failure)
+}
+
+// differs says whether the task has stopped for good although it has lost nothing.
+func (r *runner) differs() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var diff *dataflow.DiffError
+	return errors.As(r.failure, &diff) || errors.Is(r.failure, dataflow.ErrGap)
+}
+
+// failedIn has the jobs of which a task here has stopped for good in this way, with the generation.
+func (a *Agent) failedIn(way func(*runner) bool) map[string]abs.Generation {
+	out := map[string]abs.Generation{}
+	for _, h := range a.hosted() {
+		for _, r := range h.tasks() {
+			if way(r) {
+				out[h.name] = r.rec.Generation
+			}
+		}
+	}
+	return out
+}
+
+// takesOver says whether the agent was started in the place of another one and has not yet a checkpoint of its
+// own that counts.
+func (a *Agent) takesOver() bool { return a.takeover.Load() }
+
+// tookOver ends that.
+func (a *Agent) tookOver() error {
+	if !a.takeover.Load() {
+		return nil
+	}
+	a.takeover.Store(false)
+	return a.copies.Delete(copyTakeover, a.name)
+}
+
+// sign is what was last heard of an agent; false if that is too long ago.
+func (p *peers) sign(name string) (sign, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.heard[name]
+	return s, time.Since(s.at) < goneAfter
+}
+
+// policy begins a way back that the job's file, or an agent that takes another one's place, asks for.
+func (l *lead) policy(ctx context.Context, j *led) {
+	if j.rec.State != jobRunning || j.goingBack.Load() || time.Since(j.looked) < policyEvery {
+		return
+	}
+	j.looked = time.Now()
+	var replace []string
+	differs := false
+	for _, name := range j.agents {
+		s, alive := l.a.peers.sign(name)
+		if !alive {
+			continue
+		}
+		if s.Lost[j.rec.Name] == j.rec.Generation && (s.Takeover || j.rec.Plan.Recovery.Replace == job.Automatic) {
+			replace = append(replace, name)
+		}
+		differs = differs || s.Differs[j.rec.Name] == j.rec.Generation && j.rec.Plan.Recovery.Restart == job.Automatic
+	}
+	if len(replace) == 0 && !differs || differs && len(replace) == 0 && l.justBack(j) {
+		return
+	}
+	j.goingBack.Store(true)
+	rec := j.rec
+	l.a.background(func() {
+		defer j.goingBack.Store(false)
+		ctx, cancel := context.WithTimeout(ctx, policyPatience)
+		defer cancel()
+		l.a.log.Warn("job goes back by its policy", "job", rec.Name, "replace", replace, "restart", differs)
+		if err := l.a.goBack(ctx, rec, replace, differs); err != nil && ctx.Err() == nil {
+			l.a.log.Error("job cannot go back by its policy", "job", rec.Name, "error", err)
+		}
+	})
+}
+
+// justBack says that the job's generation was begun by policy, and no checkpoint counts since: the same again
+// would not help.
+func (l *lead) justBack(j *led) bool {
+	counting := j.coord.Status().Counting
+	return j.rec.ByPolicy && (counting == nil || counting.Generation != j.rec.Generation || counting.Initial)
+}
+
+// goBack stores the next generation of a running job by its policy.
+func (a *Agent) goBack(ctx context.Context, rec jobRecord, replace []string, rollback bool) error {
+	next, rollback, err := a.wayBack(ctx, rec, replace, rollback)
+	if err != nil {
+		return err
+	}
+	next.ByPolicy = true
+	next.Because = because(replace, rollback) + ", and so it goes back by its policy"
+	return a.replaceJob(ctx, next, &rec, rollback)
+}
+
+// successor is the record of the next generation of a job that stays as it is.
+func (r jobRecord) successor(p *job.Physical) jobRecord {
+	r.Plan, r.Generation, r.Revision, r.State = p, p.Generation, 1, jobRunning
+	r.Base, r.Final, r.Next, r.RolledBack, r.ByPolicy, r.Because, r.Upgrade = 0, 0, nil, false, false, "", nil
+	return r
+}
+
+// again is a plan for a generation that differs in nothing.
+func again(p *job.Physical) *job.Physical {
+	q := running(p)
+	var out job.Physical
+	if err := json.Unmarshal(mustJSON(q), &out); err != nil {
+		panic(err)
+	}
+	out.Generation, out.Warnings = p.Generation+abs.Generation(1), p.Warnings
+	return &out
+}
