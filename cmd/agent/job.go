@@ -172,9 +172,9 @@ func digestModules(src jobSource) error {
 type jobApplyCmd struct {
 	jobFile
 	trialFlags
-	Fresh    []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
-	Replace  []string `placeholder:"AGENT" help:"The device of this agent, or its log, was lost, and one of its name runs: its tasks go on from their newest replicated snapshots; what only the old device knew is lost. If one of them takes records from others, --restart is implied."`
-	Restart  bool     `help:"Let all tasks that take records from others go on from the newest checkpoint that counts: after replay has differed, or a gap that cannot be refilled. Sources send again from there and lose nothing; sinks that do not commit with checkpoints may repeat."`
+	Fresh   []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
+	Replace []string `placeholder:"AGENT" help:"The device of this agent, or its log, was lost, and one of its name runs: its tasks go on from their newest replicated snapshots; what only the old device knew is lost. If one of them takes records from others, --restart is implied."`
+	Restart bool     `help:"Let all tasks that take records from others go on from the newest checkpoint that counts: after replay has differed, or a gap that cannot be refilled. Sources send again from there and lose nothing; sinks that do not commit with checkpoints may repeat."`
 	remote
 	output
 	waiting
