@@ -106,3 +106,27 @@ func TestSmallDisk(t *testing.T) {
 	s.comesFar()
 	hub.replicated("offline")
 }
+
+// TestSmallDiskOfTheServer: what the embedded server keeps is on the full disk, too. Records go on when there is
+// room again; for checkpoints the agent says that it must be started again, and then they do.
+func TestSmallDiskOfTheServer(t *testing.T) {
+	dir, f := filepath.Join(smallDisk(t, 64<<20), "data"), newFiles(t)
+	a := start(t, dir)
+	a.mustApply(f.job(true, ""))
+	f.write(t, "{\"k\":\"a\"}\n")
+	f.wants(a, a1)
+	free := fill(t, filepath.Dir(dir))
+	f.write(t, "{\"k\":\"b\"}\n")
+	a.until("it says that the server does not write", func() (bool, string) {
+		st, err := a.client.Status(t.Context())
+		said := strings.Join(st.Notices, "\n")
+		return err == nil && strings.Contains(said, "started again"), said
+	})
+	free()
+	f.wants(a, a1, b1)
+	a.stop()
+	a = start(t, dir)
+	f.write(t, "{\"k\":\"a\"}\n")
+	f.wants(a, a1, b1, a2)
+	a.replicated("lines")
+}

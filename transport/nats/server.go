@@ -371,6 +371,17 @@ func (s *Server) LeafAddr() string {
 	return net.JoinHostPort(s.opts.LeafNode.Host, strconv.Itoa(s.opts.LeafNode.Port))
 }
 
+// StoreError says why a write to JetStream's files has failed; nil if none has. The server writes no more to what
+// failed until it is started again.
+func (s *Server) StoreError() error {
+	s.logs.mu.Lock()
+	defer s.logs.mu.Unlock()
+	if s.logs.store == "" {
+		return nil
+	}
+	return errors.New(s.logs.store)
+}
+
 // InProcessConn makes a connection within the process. [Connect] uses it.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.srv.InProcessConn() }
 
@@ -402,6 +413,7 @@ type serverLog struct {
 	mu    sync.Mutex
 	fatal string
 	leaf  string // the last error about joining the hub
+	store string // the first error of a write to JetStream's files
 }
 
 // leafError is why the hub was not joined the last time that it was not; nil if nothing is known.
@@ -460,6 +472,13 @@ func (l *serverLog) Fatalf(format string, v ...any) {
 
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := strings.TrimSpace(fmt.Sprintf(format, v...))
+	if strings.Contains(text, "ritical write error") {
+		l.mu.Lock()
+		if l.store == "" {
+			l.store = text
+		}
+		l.mu.Unlock()
+	}
 	if about, news := l.noteLeaf(text); about && !news {
 		return // an attempt to join the hub, every few seconds
 	}
