@@ -23,6 +23,7 @@ type Options struct {
 	// MaxDelay, if not nil, makes watermarks of the records: after each whose time is the highest yet the watermark
 	// is that time, less MaxDelay. It is rounded down to milliseconds. Lines of the input may move it, too.
 	MaxDelay *time.Duration
+	Once     bool // one run, in one batch, without snapshots: not a whole test
 }
 
 // Report says what a test did.
@@ -57,7 +58,7 @@ func RunOptions(ctx context.Context, wasm []byte, opt Options, in, want io.Reade
 	if err != nil {
 		return Report{}, err
 	}
-	t.wanted = byOutput(wanted)
+	t.wanted, t.once = byOutput(wanted), opt.Once
 	err = t.all(ctx)
 	return t.report, errors.Join(err, t.host.Close(ctx))
 }
@@ -124,6 +125,7 @@ type test struct {
 	spec   dataflow.OperatorSpec
 	input  []Line
 	wanted map[string][]frame.Record
+	once   bool
 	report Report
 
 	maxDelay *time.Duration
@@ -153,6 +155,9 @@ func (t *test) all(ctx context.Context) error {
 				return err
 			}
 			t.report.Runs = append(t.report.Runs, how)
+			if t.once {
+				return nil
+			}
 		}
 	}
 	return nil

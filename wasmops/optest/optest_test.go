@@ -175,6 +175,14 @@ func TestRunAgrees(t *testing.T) {
 	}
 }
 
+func TestRunOnce(t *testing.T) {
+	wasm := wasmtest.Bytes(t, "../../sdk/go/conformance")
+	report, err := RunOptions(t.Context(), wasm, Options{CacheDir: cache, Once: true}, strings.NewReader(`{"value":"i"}`+"\n"+`{"value":"i"}`), strings.NewReader(`{"value":0}`+"\n"+`{"value":0}`))
+	if err != nil || !slices.Equal(report.Runs, []string{"batches of 2"}) {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
 func btoi(b bool) int {
 	if b {
 		return 1
