@@ -6,12 +6,12 @@ import "embed"
 
 // Go is the SDK for Go, below the folder "go".
 //
-//go:embed go/*.go
+//go:embed go/*.go go/ops/*.go
 var Go embed.FS
 
-// Others are the SDKs for C, Rust and AssemblyScript. Each is one file; for AssemblyScript there is also
-// which compiler it is built with.
+// Others are the SDKs for C, Rust and AssemblyScript. Each is one file, in Rust with a library in a
+// second one; for AssemblyScript there is also which compiler it is built with.
 //
-//go:embed c/weir.h rust/src/weir.rs
+//go:embed c/weir.h rust/src/weir.rs rust/src/ops.rs
 //go:embed assemblyscript/assembly/weir.ts assemblyscript/package.json assemblyscript/package-lock.json
 var Others embed.FS

@@ -46,13 +46,13 @@ type language struct {
 var languages = map[Language]language{
 	Go: {
 		title: "Go", mark: "go.mod", main: "main.go",
-		files: "| `main.go`, `main_test.go` | the operator, and a test that runs it natively: `go test` |\n| `weir/` | the SDK |",
+		files: "| `main.go`, `main_test.go` | the operator, and a test that runs it natively: `go test` |\n| `weir/` | the SDK; `weir/ops` is a library of building blocks |",
 		tools: "Go 1.24 or newer",
 	},
 	Rust: {
 		title: "Rust", mark: "Cargo.toml", main: "src/lib.rs",
-		sdk:   map[string]string{"src/weir.rs": "rust/src/weir.rs"},
-		files: "| `src/lib.rs` | the operator |\n| `src/weir.rs` | the SDK |\n| `Cargo.toml`, `.cargo/` | for cargo: `cargo build --release` |",
+		sdk:   map[string]string{"src/weir.rs": "rust/src/weir.rs", "src/ops.rs": "rust/src/ops.rs"},
+		files: "| `src/lib.rs` | the operator |\n| `src/weir.rs` | the SDK |\n| `src/ops.rs` | a library of building blocks: `mod ops;` |\n| `Cargo.toml`, `.cargo/` | for cargo: `cargo build --release` |",
 		tools: "rustc, libstd-rust-dev-wasm32 and lld of Debian 12, or a newer Rust with the target wasm32-unknown-unknown",
 	},
 	C: {

@@ -85,6 +85,13 @@ impl<T: AsRef<[u8]>> From<T> for Failure {
     }
 }
 
+impl Failure {
+    /// The reason as text.
+    pub fn reason(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 pub type Result<T = ()> = core::result::Result<T, Failure>;
 
 /// One record of a stream. What it refers to is borrowed until `process` returns.
@@ -514,6 +521,12 @@ impl Text {
         self.0.len = 0;
     }
 
+    /// Keeps so many bytes from the beginning, if there are more.
+    #[inline(always)]
+    pub fn truncate(&mut self, len: usize) {
+        self.0.len = self.0.len.min(len);
+    }
+
     #[inline(always)]
     pub fn put_byte(&mut self, c: u8) {
         self.0.push(c);
@@ -603,6 +616,9 @@ impl Text {
 /// Reads a decimal number, as in JSON: the nearest double, as every language's SDK reads it. None if b is
 /// something else, or too large for a double.
 pub fn number(b: &[u8]) -> Option<f64> {
+    if let Some(v) = short_number(b) {
+        return Some(v);
+    }
     for c in b {
         if !matches!(c, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E') {
             return None;
@@ -610,6 +626,28 @@ pub fn number(b: &[u8]) -> Option<f64> {
     }
     let v: f64 = core::str::from_utf8(b).ok()?.parse().ok()?;
     (v < f64::INFINITY && v > f64::NEG_INFINITY).then(|| v)
+}
+
+/// A number of up to 15 digits without an exponent, as most are: both numbers that it is the quotient of are
+/// exact, so it is the nearest double.
+#[inline(always)]
+fn short_number(b: &[u8]) -> Option<f64> {
+    const POWERS: [f64; 16] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+    let negative = b.first() == Some(&b'-');
+    let digits = &b[negative as usize..];
+    if digits.is_empty() || digits.len() > 15 {
+        return None;
+    }
+    let (mut v, mut point) = (0u64, None);
+    for (i, &c) in digits.iter().enumerate() {
+        match c {
+            b'0'..=b'9' => v = v * 10 + (c - b'0') as u64,
+            b'.' if point.is_none() && i > 0 && i + 1 < digits.len() => point = Some(i),
+            _ => return None,
+        }
+    }
+    let v = v as f64 / POWERS[point.map_or(0, |i| digits.len() - 1 - i)];
+    Some(if negative { -v } else { v })
 }
 
 /// The raw JSON of a field of an object; None if value is not an object or has no such field before its
@@ -642,6 +680,111 @@ pub fn json_field<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 /// A number field of an object; None if there is none or it is no number.
 pub fn json_number(value: &[u8], name: &[u8]) -> Option<f64> {
     number(json_field(value, name)?)
+}
+
+/// Visits the fields of an object in order, with their names as they are written, up to its first error.
+pub fn json_fields<'a>(value: &'a [u8], mut visit: impl FnMut(&'a [u8], &'a [u8])) {
+    let mut s = Scanner { b: value, at: 0 };
+    let mut more = s.take(b'{');
+    while more {
+        match (s.value(), s.take(b':'), s.value()) {
+            (Some(name), true, Some(raw)) if name[0] == b'"' => visit(&name[1..name.len() - 1], raw),
+            _ => return,
+        }
+        more = s.take(b',');
+    }
+}
+
+/// Says where in a JSON text a value is: the names of fields and the indexes of elements that lead to it, from outside to
+/// inside. The empty path is the whole text.
+#[derive(Default)]
+pub struct Path(List<Text>);
+
+impl Path {
+    /// Reads a path as it is written in a configuration: parts with dots between them, as in
+    /// "motor.phases.0.current". A part that is a whole number is an element of an array, counted from 0, or a
+    /// field of that name. A backslash takes the next byte as it is: "a\.b" is one field. "" is the empty path.
+    pub fn parse(text: &[u8]) -> Result<Path> {
+        let mut path = Path(List::new());
+        if text.is_empty() {
+            return Ok(path);
+        }
+        let mut part = Text::new();
+        let mut i = 0;
+        loop {
+            match text.get(i) {
+                None | Some(b'.') => {
+                    let most = path.0.len() == 32;
+                    if part.is_empty() || most {
+                        let mut why = Text::new();
+                        why.put(b"path ");
+                        why.put_json(text);
+                        why.put(if most { b" has more than 32 parts" } else { b" has an empty part" });
+                        return Err(Failure(why));
+                    }
+                    path.0.push(core::mem::take(&mut part));
+                    if i == text.len() {
+                        return Ok(path);
+                    }
+                }
+                Some(b'\\') if i + 1 < text.len() => {
+                    i += 1;
+                    part.put_byte(text[i]);
+                }
+                Some(&c) => part.put_byte(c),
+            }
+            i += 1;
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// The raw JSON of the value that the path leads to; None if there is none before the text's first error. Names are
+    /// compared byte by byte, as [`json_field`] does.
+    pub fn find<'a>(&self, value: &'a [u8]) -> Option<&'a [u8]> {
+        let mut s = Scanner { b: value, at: 0 };
+        if self.is_empty() {
+            return s.value();
+        }
+        s.space();
+        let mut v = &value[s.at..];
+        for part in self.0.iter() {
+            v = if v.first() == Some(&b'[') { json_element(v, part)? } else { json_field(v, part)? };
+        }
+        Some(v)
+    }
+
+    /// The number that the path leads to; None if there is none or it is not a number.
+    pub fn number(&self, value: &[u8]) -> Option<f64> {
+        number(self.find(value)?)
+    }
+}
+
+/// An element of an array; part is its index, counted from 0.
+fn json_element<'a>(array: &'a [u8], part: &[u8]) -> Option<&'a [u8]> {
+    let mut index = 0;
+    for c in part {
+        if !(b'0'..=b'9').contains(c) || index > MAX_RECORD {
+            return None;
+        }
+        index = index * 10 + (c - b'0') as usize;
+    }
+    let mut s = Scanner { b: array, at: 0 };
+    if !s.take(b'[') {
+        return None;
+    }
+    loop {
+        let v = s.value()?;
+        if index == 0 {
+            return (s.take(b',') || s.take(b']')).then(|| v);
+        }
+        if !s.take(b',') {
+            return None;
+        }
+        index -= 1;
+    }
 }
 
 /// Walks over JSON text.
@@ -728,7 +871,8 @@ impl<'a> Scanner<'a> {
 }
 
 /// A hash table from keys to values, in the module's memory: state like any other variable, faster than keyed
-/// state, but neither rescaled nor larger than memory. Entries stay in the order in which they came.
+/// state, but neither rescaled nor larger than memory. Entries stay in the order in which they came; the last takes the place
+/// of one that is removed.
 pub struct Map<V> {
     entries: List<(Text, V)>,
     slots: List<(u32, u32)>, // hash, 1 + place in entries; 0: free
@@ -800,6 +944,48 @@ impl<V> Map<V> {
             at = (at + 1) & mask;
         }
         self.slots[at] = (hash, entry);
+    }
+
+    /// Removes a key and returns its value.
+    pub fn remove(&mut self, key: &[u8]) -> Option<V> {
+        let i = self.place(key, hash(key))?;
+        let slot = self.slot(i, hash(key));
+        let last = self.entries.len() - 1;
+        if i != last {
+            let moved = self.slot(last, hash(&self.entries[last].0));
+            self.slots[moved].1 = i as u32 + 1;
+            self.entries.swap(i, last);
+        }
+        self.free(slot);
+        self.entries.pop().map(|(_, v)| v)
+    }
+
+    /// Where the slot of an entry is.
+    fn slot(&self, entry: usize, hash: u32) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.slots[at].1 as usize != entry + 1 {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    /// Frees a slot, and moves those behind it that would not be found any more.
+    fn free(&mut self, mut hole: usize) {
+        let mask = self.slots.len() - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let (h, i) = self.slots[at];
+            if i == 0 {
+                break;
+            }
+            if (at.wrapping_sub(h as usize) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.slots[hole] = self.slots[at];
+                hole = at;
+            }
+        }
+        self.slots[hole] = (0, 0);
     }
 
     /// All entries, in the order in which they came.
@@ -1045,8 +1231,8 @@ macro_rules! operator {
     };
 }
 
-/// What grows in this file: a vector with memory of this file's own.
-struct List<T> {
+/// What grows in the SDK: a vector with memory of this file's own.
+pub(crate) struct List<T> {
     ptr: *mut T,
     len: usize,
     cap: usize,
@@ -1067,13 +1253,24 @@ impl<T> DerefMut for List<T> {
     }
 }
 
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        List::new()
+    }
+}
+
 impl<T> List<T> {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         List { ptr: core::ptr::NonNull::dangling().as_ptr(), len: 0, cap: 0 }
     }
 
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.len = self.len.checked_sub(1)?;
+        Some(unsafe { self.ptr.add(self.len).read() })
+    }
+
     #[inline(always)]
-    fn push(&mut self, v: T) {
+    pub(crate) fn push(&mut self, v: T) {
         if self.len == self.cap {
             self.reserve(1);
         }
