@@ -25,12 +25,18 @@ import (
 // Files are all files of the examples, without what was built beside them.
 //
 //go:embed */README.md */job.yaml */*.go */*.jsonl demo/*/*.go demo/*/*.jsonl feedback/*/*.go feedback/*/*.jsonl
+//go:embed operators/*/*.go operators/*/job.yaml
 //go:embed ewma/c/*.c ewma/rust/*.rs ewma/assemblyscript/*.ts
 var Files embed.FS
 
 // Operators are the names of the operators, which are their folders.
 func Operators() []string {
 	return []string{"demo/count", "demo/parse", "ewma", "feedback/learn", "feedback/watch", "top-n", "wordcount"}
+}
+
+// ReadyMade are the names of the ready-made operators: they are used without writing code.
+func ReadyMade() []string {
+	return []string{"operators/aggregate", "operators/deadband", "operators/dedup", "operators/filter", "operators/join", "operators/map", "operators/rate", "operators/window"}
 }
 
 // ErrNoGo is wrapped by the error of [BuildOperator] on a machine without the go tool.
@@ -52,11 +58,11 @@ const sdkModule = `module github.com/weir-stream/weir/sdk/go
 go 1.24
 `
 
-// BuildOperator builds an example operator, one of [Operators], to a WebAssembly module in outFile. It
+// BuildOperator builds an example operator, one of [Operators] or [ReadyMade], to a WebAssembly module in outFile. It
 // needs the go tool ([ErrNoGo]) and no network. The error holds what the tool said.
 func BuildOperator(ctx context.Context, name, outFile string) error {
-	if !slices.Contains(Operators(), name) {
-		return fmt.Errorf("no example operator %q; there are %s", name, strings.Join(Operators(), ", "))
+	if all := append(Operators(), ReadyMade()...); !slices.Contains(all, name) {
+		return fmt.Errorf("no example operator %q; there are %s", name, strings.Join(all, ", "))
 	}
 	goTool, err := exec.LookPath("go")
 	if err != nil {
@@ -87,6 +93,9 @@ func BuildOperator(ctx context.Context, name, outFile string) error {
 // writeSources lays out the module that buildModule describes.
 func writeSources(dir, name string) error {
 	if err := copySources(sdk.Go, "go", filepath.Join(dir, "sdk")); err != nil {
+		return err
+	}
+	if err := copySources(sdk.Go, "go/ops", filepath.Join(dir, "sdk", "ops")); err != nil {
 		return err
 	}
 	if err := copySources(Files, name, dir); err != nil {

@@ -94,13 +94,18 @@ func TestJobFiles(t *testing.T) {
 		{Name: "hub", Labels: map[string]string{"role": "hub"}, MQTTListen: true},
 	}
 	modules := map[string]string{}
-	for _, name := range Operators() {
+	for _, name := range append(Operators(), ReadyMade()...) {
 		modules["./"+filepath.Base(name)+".wasm"] = "sha256:" + strings.Repeat("0", 64)
 	}
 	files, err := fs.Glob(Files, "*/job.yaml")
 	if err != nil || len(files) != 5 {
 		t.Fatalf("job files %v, %v", files, err)
 	}
+	ready, err := fs.Glob(Files, "operators/*/job.yaml")
+	if err != nil || len(ready) != len(ReadyMade()) {
+		t.Fatalf("job files %v, %v", ready, err)
+	}
+	files = append(files, ready...)
 	for _, name := range files {
 		data, err := Files.ReadFile(name)
 		if err != nil {
