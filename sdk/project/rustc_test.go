@@ -13,4 +13,7 @@ func TestRust(t *testing.T) {
 
 func init() {
 	benchGuests = append(benchGuests, benchGuest{"rust", func(tb testing.TB) []byte { return buildOperator(tb, Rust, "sdk/rust/bench/lib.rs", Options{}) }})
+	windowGuests = append(windowGuests, benchGuest{"rust", func(tb testing.TB) []byte {
+		return buildOperator(tb, Rust, "examples/operators/window/rust/lib.rs", Options{})
+	}})
 }
