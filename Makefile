@@ -12,7 +12,7 @@ PLATFORMS = linux-amd64 linux-arm64 linux-armv7 linux-riscv64
 # The largest a binary may be: what a small device can still update over a slow link.
 MAX_BINARY_BYTES = 31457280
 
-.PHONY: build test race fuzz bench bench-mqtt bench-recovery chaos reboots chaos-mqtt eval lint examples release demo clean
+.PHONY: build test race fuzz bench bench-mqtt bench-recovery chaos reboots chaos-mqtt eval lint examples operators release demo clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/agent ./cmd/agent
@@ -66,11 +66,15 @@ lint:
 examples:
 	$(GO) test ./examples/...
 
+# The ready-made operators as modules.
+operators: build
+	packaging/operators dist/operators bin/agent
+
 demo:
 	$(GO) run ./cmd/agent demo
 
-release: $(PLATFORMS:%=dist/agent-%) dist/weir.service dist/mosquitto.conf dist/LICENSE dist/LICENSES-OF-OTHERS
-	cd dist && sha256sum agent-* weir.service mosquitto.conf LICENSE* > SHA256SUMS
+release: $(PLATFORMS:%=dist/agent-%) operators dist/weir.service dist/mosquitto.conf dist/LICENSE dist/LICENSES-OF-OTHERS
+	cd dist && sha256sum agent-* operators/*.wasm weir.service mosquitto.conf LICENSE* > SHA256SUMS
 	@ls -l dist
 
 # Always built: what it depends on is the whole module, which the compiler's cache knows better.
