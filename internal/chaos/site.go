@@ -456,6 +456,9 @@ func (s *theSite) until(patience time.Duration, what string, yes func(context.Co
 	return s.within(patience, func(ctx context.Context) error {
 		for !yes(ctx) {
 			if !fleet.Sleep(ctx, lookEvery) {
+				if s.ctx.Err() != nil {
+					return fmt.Errorf("interrupted while it waited for %s", what)
+				}
 				return fmt.Errorf("waited %s for %s", patience, what)
 			}
 			if err := s.trouble(); err != nil {
