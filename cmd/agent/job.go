@@ -307,6 +307,12 @@ func (p *program) printJob(j api.Job) error {
 	if err := taskTable(j.Tasks, false).print(w); err != nil {
 		return err
 	}
+	if back := recoveryTable(j.Tasks); back != nil {
+		fmt.Fprintln(w)
+		if err := back.print(w); err != nil {
+			return err
+		}
+	}
 	if sources := sourceTable(j.Tasks); sources != nil {
 		fmt.Fprintln(w)
 		if err := sources.print(w); err != nil {

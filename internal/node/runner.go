@@ -835,7 +835,8 @@ func (o observer) Recovered(rec dataflow.Recovery) {
 // CaughtUp implements [dataflow.Observer].
 func (o observer) CaughtUp(rec dataflow.Recovery) {
 	o.set(rec)
-	o.r.log.Info("caught up", "level", rec.Level, "replayed", rec.Replayed, "held_back", rec.HeldBack, "compared", rec.Compared, "ms", rec.TookMS)
+	o.r.log.Info("caught up", "level", rec.Level, "replayed", rec.Replayed, "epoch", uint64(rec.Epoch), "reason", rec.Reason,
+		"held_back", rec.HeldBack, "compared", rec.Compared, "repeated", rec.Repeated, "repeated_unknown", rec.Unknown, "ms", rec.TookMS)
 }
 
 func (o observer) set(rec dataflow.Recovery) {
