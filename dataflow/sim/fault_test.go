@@ -38,6 +38,7 @@ var faults = []fault{
 var namedFaults = []fault{
 	{"abort", 1, (*chaos).abort},
 	{"gateway", 1, (*chaos).cutGateway},
+	{"limit", 1, (*chaos).setLimit},
 }
 
 var errDisk = errors.New("the disk does not take it")
@@ -49,6 +50,7 @@ type chaos struct {
 	total     int // of weights
 	counts    map[string]int
 	trap      map[string]bool // operators that trap on their next record, once
+	limits    map[string]*limit
 	failSaves int
 	started   map[string]bool // versions that have failed to start once, by task and digest
 	slowUntil map[string]time.Duration
@@ -57,7 +59,7 @@ type chaos struct {
 }
 
 func newChaos(w *world, opt options) *chaos {
-	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, started: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
+	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, limits: map[string]*limit{}, started: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
 	for _, f := range slices.Concat(faults, namedFaults) {
 		if len(opt.faults) == 0 && !isNamed(f) || slices.Contains(opt.faults, f.name) {
 			c.table = append(c.table, f)
@@ -125,6 +127,7 @@ func (c *chaos) heal() {
 	for id := range c.trap {
 		c.trap[id] = false
 	}
+	clear(c.limits)
 	for _, a := range w.agents {
 		a.disk.fullUntil = 0
 		a.boot()
@@ -163,6 +166,33 @@ func (c *chaos) setTrap() bool {
 		return false
 	}
 	c.trap[id] = true
+	return true
+}
+
+// setLimit makes an operator trap twice on the record that it takes next, so that it is given up; in a
+// replay it would not. Not in loops: it is not known how often the record would have gone round.
+func (c *chaos) setLimit() bool {
+	id := string(c.anyTask().id)
+	if _, before := c.limits[id]; before {
+		return false
+	}
+	c.limits[id] = &limit{left: 2}
+	return true
+}
+
+// limit is what a record runs into.
+type limit struct {
+	id   uint32 // of the record, 0: the next
+	left int    // so many times
+}
+
+// reached says whether a record runs into a limit now.
+func (l *limit) reached(id uint32) bool {
+	if l == nil || l.left == 0 || l.id != 0 && l.id != id {
+		return false
+	}
+	l.id = id
+	l.left--
 	return true
 }
 

@@ -138,6 +138,9 @@ func (t *tally) traps(v value) string {
 		t.w.chaos.trap[t.name] = false
 		return "a limit of the host"
 	}
+	if t.w.chaos.limits[t.name].reached(v.id) {
+		return "the host's limit"
+	}
 	return ""
 }
 

@@ -3,6 +3,7 @@
 package mutant
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -19,12 +20,13 @@ type mutant struct {
 	name     string
 	file     string // of the module
 	old, new string // the piece that is replaced; it is there once
+	test     string // of the simulator; empty: TestSeeds
 	topo     string
 	args     string // further flags of the simulator
 }
 
 // seeds is how many are tried. A few dozen suffice for most.
-const seeds = "400"
+const seeds = "200"
 
 func TestMutants(t *testing.T) {
 	whole := build(t, "")
@@ -60,20 +62,20 @@ func (m mutant) find(t *testing.T, whole string) {
 	}
 	broken := build(t, overlay)
 	args := append([]string{"-sim.topo=" + m.topo}, strings.Fields(m.args)...)
-	out, failed := run(t, broken, append(args, "-sim.seeds="+seeds, "-sim.stop"))
+	out, failed := run(t, broken, m.test, append(args, "-sim.seeds="+seeds, "-sim.stop"))
 	found := regexp.MustCompile(`(?s)seed (\d+): (.{0,300})`).FindStringSubmatch(out)
 	if !failed || found == nil {
 		t.Fatalf("none of %s seeds finds that the rule is missing: %.500s", seeds, out)
 	}
-	if out, failed := run(t, whole, append(args, "-sim.first="+found[1], "-sim.seeds=1")); failed {
+	if out, failed := run(t, whole, m.test, append(args, "-sim.first="+found[1], "-sim.seeds=1")); failed {
 		t.Fatalf("seed %s fails with the rule as well: %.1000s", found[1], out)
 	}
 	t.Logf("seed %s of %s %s finds it: %s", found[1], m.topo, m.args, found[2])
 }
 
 // run runs some seeds and says whether one has failed.
-func run(t *testing.T, simulator string, args []string) (out string, failed bool) {
-	cmd := exec.CommandContext(t.Context(), simulator, append([]string{"-test.run=^TestSeeds$", "-test.timeout=10m"}, args...)...)
+func run(t *testing.T, simulator, test string, args []string) (out string, failed bool) {
+	cmd := exec.CommandContext(t.Context(), simulator, append([]string{"-test.run=^" + cmp.Or(test, "TestSeeds") + "$", "-test.timeout=10m"}, args...)...)
 	raw, err := cmd.CombinedOutput()
 	if err != nil && cmd.ProcessState == nil {
 		t.Fatal(err)

@@ -5,20 +5,20 @@ package mutant
 var mutants = []mutant{
 	// The aligner.
 	{
-		name: "an ended channel is waited for", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=ending",
+		name: "an ended channel is waited for", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=none",
 		old: "return !a.ended[in.ID] && !a.detached[in.Agent]", new: "return !a.detached[in.Agent]",
 	},
 	{
-		name: "an end completes no alignment", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=ending",
+		name: "an end completes no alignment", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=none",
 		old: "		a.ended[ev.Channel] = true\n		a.stopWaiting(&fx, ev.Channel)", new: "		a.ended[ev.Channel] = true",
 	},
 	{
-		name: "a newer barrier on an open channel is ignored", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=busy",
+		name: "a newer barrier on an open channel is ignored", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=abort",
 		old: "	if a.pending != 0 {\n		fx.Superseded = true\n		a.giveUp(fx)\n	}\n	a.pending = n",
 		new: "	if a.pending != 0 {\n		fx.Ignored = true\n		return false\n	}\n	a.pending = n",
 	},
 	{
-		name: "a channel that has delivered is not blocked", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=busy",
+		name: "a channel that has delivered is not blocked", file: "abs/aligner.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=none",
 		old: "return a.mode == ExactlyOnce && a.delivered[ch]", new: "return false",
 	},
 	{
@@ -26,15 +26,19 @@ var mutants = []mutant{
 		old: "	if a.inputs[ev.Channel].Back {\n		a.barrierRound(ev, fx)\n		return\n	}\n", new: "",
 	},
 	{
-		name: "the loop log ends with the first barrier that comes round", file: "abs/aligner.go", topo: "side", args: "-sim.profile=busy",
+		name: "the loop log ends with the first barrier that comes round", file: "abs/aligner.go", topo: "itself", args: "-sim.profile=steady -sim.faults=none",
 		old: "	delete(a.logWaiting, ev.Channel)\n	a.stopLogIfRound(fx)", new: "	clear(a.logWaiting)\n	a.stopLogIfRound(fx)",
 	},
 	{
-		name: "a detached agent is still waited for", file: "abs/aligner.go", topo: "device", args: "-sim.profile=detaching",
+		name: "a barrier of another head that comes early is ignored", file: "abs/aligner.go", topo: "itself", args: "-sim.profile=steady -sim.faults=none",
+		old: "	if ev.Epoch > a.finished {\n		a.deliver(ev, fx)\n		return\n	}\n", new: "",
+	},
+	{
+		name: "a detached agent is still waited for", file: "abs/aligner.go", topo: "merge", args: "-sim.profile=steady -sim.faults=gateway",
 		old: "	a.stopWaiting(fx, of...)\n}", new: "	_ = of\n}",
 	},
 	{
-		name: "tasks are not told of an abort", file: "abs/record.go", topo: "shuffle", args: "-sim.profile=busy",
+		name: "tasks are not told of an abort", file: "abs/record.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=abort",
 		old: "	case r.over():\n		if open && r.Epoch != 0 {", new: "	case r.over():\n		if open && r.Epoch != 0 && false {",
 	},
 	{
@@ -44,36 +48,25 @@ var mutants = []mutant{
 
 	// The coordinator.
 	{
-		name: "an epoch starts while another runs", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=busy",
+		name: "an epoch starts while another runs", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=busy -sim.faults=none",
 		old: "			return c.drive(v)", new: "			if w := c.drive(v); w != nil || c.now-c.startedAt < c.cfg.IntervalMs || c.needsInitial() {\n				return w\n			}\n			return c.start()",
 	},
 	{
-		name: "any agent can be detached", file: "abs/decide.go", topo: "chain", args: "-sim.profile=detaching",
+		name: "any agent can be detached", file: "abs/decide.go", topo: "chain", args: "-sim.profile=detaching -sim.faults=cut",
 		old: "if !ok || !c.plan.Gateway(agent) {", new: "if !ok {",
 	},
 	{
-		name: "an agent is attached before its backlog is drained", file: "abs/coordinator.go", topo: "device", args: "-sim.profile=detaching",
-		old: "	case AgentBack:\n		delete(c.gone, n.Agent)\n", new: "	case AgentBack:\n		delete(c.gone, n.Agent)\n		if c.detached[n.Agent] {\n			c.returning[n.Agent] = true\n		}\n",
-	},
-	{
-		name: "parts of agents whose barrier was not awaited are used", file: "abs/decide.go", topo: "device", args: "-sim.profile=detaching",
+		name: "parts of agents whose barrier was not awaited are used", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=gateway",
 		old: "		c.keepUnaligned(r, kept)\n", new: "",
 	},
 	{
-		name: "late acknowledgements count", file: "abs/coordinator.go", topo: "shuffle", args: "-sim.profile=busy",
-		old: "	if !c.expects(a.Epoch) {\n		return\n	}\n", new: "	a.Epoch = max(a.Epoch, c.newest)\n",
+		name: "a manifest need not have all parts", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=abort",
+		old: "	case len(missing) == 0:", new: "	case len(missing) <= 1:",
 	},
+
 	{
-		name: "the last acknowledgement holds", file: "abs/coordinator.go", topo: "shuffle", args: "-sim.profile=busy",
-		old: "	if first, answered := of[task.ID]; answered && (first.Failed == \"\" || !c.initial(a.Epoch)) {\n		return\n	}\n", new: "",
-	},
-	{
-		name: "a term does not take an epoch over before it drives it", file: "abs/decide.go", topo: "chain", args: "-sim.profile=busy -sim.faults=term,cut",
-		old: "	if r.Term != c.term {", new: "	if false {",
-	},
-	{
-		name: "a manifest need not have all parts", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=busy",
-		old: "		if !slices.Contains(detached, t.Agent) && (!answered || a.Failed != \"\") {", new: "		if !slices.Contains(detached, t.Agent) && !answered {",
+		name: "what is committed counts before it is replicated", file: "abs/record.go", topo: "shuffle", args: "-sim.profile=replicating",
+		old: "return r.State == Replicated || r.State == Committed && !replicate", new: "return r.Manifest()",
 	},
 
 	// What to restore.
@@ -112,35 +105,35 @@ var mutants = []mutant{
 		old: "!o.Back && f.kind == frame.Data && f.last > o.free", new: "!o.Back && f.last > o.free",
 	},
 	{
-		name: "a back edge takes credit", file: "dataflow/outlet.go", topo: "burst", args: "-sim.profile=crowded -sim.faults=none",
-		old: "	case !o.Back && f.kind == frame.Data", new: "	case f.kind == frame.Data",
-	},
-	{
-		name: "a back edge can be full", file: "dataflow/outlet.go", topo: "burst", args: "-sim.profile=crowded -sim.faults=none",
-		old: "return o.unsent > o.bounds.Unsent && !(o.Back && o.granted)", new: "return o.unsent > o.bounds.Unsent",
-	},
-	{
-		name: "a frame that the stream has refused is sent alone", file: "dataflow/outlet.go", topo: "shuffle", args: "-sim.profile=busy",
-		old: "	o.retryTick = tick + retryTicks\n", new: "	o.retryTick = tick + retryTicks\n	if o.sent > 1 {\n		return\n	}\n",
-	},
-	{
 		name: "a jump is processed over", file: "dataflow/inbox.go", topo: "merge", args: "-sim.profile=busy",
 		old: "	if first > c.tail {\n		in.missing(c)\n		return nil\n	}", new: "	if first > c.tail {\n		c.tail, c.tailSum = first, h.Before\n		if len(c.held) == 0 {\n			c.next, c.sum = first, h.Before\n		}\n	}",
+	},
+	{
+		name: "a zombie of an older generation is heard", file: "dataflow/inbox.go", test: "TestSuccessorSeeds", topo: "merge",
+		old: "h.Generation != uint32(in.gen) || ", new: "",
+	},
+	{
+		name: "a zombie of a lower incarnation is heard", file: "dataflow/inbox.go", test: "TestSuccessorSeeds", topo: "merge",
+		old: " || h.Incarnation != c.Incarnation {", new: " {",
+	},
+	{
+		name: "a replaced writer's channels go on", file: "dataflow/recover.go", test: "TestSuccessorSeeds", topo: "merge",
+		old: "if !known || older && c.Anew {", new: "if !known {",
 	},
 	{
 		name: "a repeated frame is not dropped", file: "dataflow/inbox.go", topo: "merge", args: "-sim.profile=busy",
 		old: "	if last < c.tail {\n		in.duplicates++", new: "	if last+1 < c.tail {\n		in.duplicates++",
 	},
 	{
-		name: "a task that rewinds gives up its inputs", file: "dataflow/status.go", topo: "shuffle", args: "-sim.profile=busy",
+		name: "a task that rewinds gives up its inputs", file: "dataflow/status.go", topo: "shuffle", args: "-sim.profile=busy -sim.faults=empty,tail,slow",
 		old: "			if t.follow != nil && c.next <= consumed[c.ID] {", new: "			if false {",
 	},
 	{
-		name: "a record is given up without an entry", file: "dataflow/recover.go", topo: "merge", args: "-sim.profile=busy -sim.faults=kill,trap",
+		name: "a record is given up without an entry", file: "dataflow/recover.go", topo: "merge", args: "-sim.profile=busy -sim.faults=kill,limit",
 		old: "	pos, err := t.env.Log.Append(EntryGiveUp, g.encode())\n	if err != nil {\n		return err\n	}\n", new: "	pos := t.env.Log.Last()\n",
 	},
 	{
-		name: "outputs do not wait for the entry that gives a record up", file: "dataflow/recover.go", topo: "merge", args: "-sim.profile=busy -sim.faults=power,trap",
+		name: "outputs do not wait for the entry that gives a record up", file: "dataflow/recover.go", topo: "merge", args: "-sim.profile=busy -sim.faults=power,limit",
 		old: "	return min(synced, u.from-1)", new: "	return synced",
 	},
 	{
@@ -163,7 +156,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a gap on a back edge is not refilled from a loop log", file: "dataflow/task.go", topo: "loop", args: "-sim.profile=busy",
-		old: "		if err := t.refill(c); err != nil || !c.has(e.count) {", new: "		if !c.has(e.count) {",
+		old: "		if err := t.refill(c); err != nil || !c.has(e.count) {", new: "		if err := error(nil); !c.has(e.count) {",
 	},
 	{
 		name: "an epoch that keeps a full loop from moving is not given up", file: "dataflow/loop.go", topo: "burst", args: "-sim.profile=crowded",
