@@ -24,6 +24,8 @@ type oracle struct {
 	marked  bool
 	why     string // it is not over
 
+	ends *checkpoint // the newest that counts
+
 	keepsFrames bool
 	frames      []stored           // all that were sent, if they are kept
 	releases    map[string]abs.Seq // how far sinks that commit with checkpoints may have handed over
@@ -149,6 +151,7 @@ func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
 	}
 	if r.Counts(o.w.profile.checkpoints.Replicate) {
 		o.released(r)
+		o.ends = o.commits[len(o.commits)-1]
 	}
 }
 
@@ -203,8 +206,23 @@ func (o *oracle) finished() bool {
 	if o.why = o.w.behind(); o.why != "" {
 		return false
 	}
-	o.why = o.kept()
+	if o.why = o.kept(); o.why == "" && o.w.profile.finishes {
+		o.why = o.unended()
+	}
 	return o.why == ""
+}
+
+// unended names a task whose part in the newest checkpoint that counts does not say that it has ended.
+func (o *oracle) unended() string {
+	if o.ends == nil {
+		return "no checkpoint counts"
+	}
+	for _, t := range o.w.topo.tasks {
+		if rep, err := dataflow.ReportOf(o.ends.parts[t.id].info); err != nil || !rep.Ended {
+			return fmt.Sprintf("%s has not ended in %v (%v)", t.id, o.ends.record.Epoch, err)
+		}
+	}
+	return ""
 }
 
 // lacking says what has not been delivered yet.

@@ -16,6 +16,7 @@ type profile struct {
 	poison   float64       // share of messages that some operator traps on
 	dedupe   int
 	ends     bool // sources end their input after their last message
+	finishes bool // likewise, and it is not over before a checkpoint counts that holds the end of all tasks
 
 	sync    time.Duration // of the log
 	link    time.Duration // of frames, their acknowledgements and grants

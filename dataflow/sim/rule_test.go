@@ -108,10 +108,16 @@ func steady(p *profile) {
 	p.persist, p.checkpoints.TimeoutMs, p.checkpoints.DetachAfterMs, p.goneAfter, p.steady = 5*time.Millisecond, 60_000, 50, 100*time.Millisecond, true
 }
 
+// lagging is the same with an agent, far, that learns of epochs later than from its channels.
+func lagging(p *profile) {
+	steady(p)
+	p.laggard, p.control = "far", 10*time.Millisecond
+}
+
 // profiles by name, for -sim.profile.
 var profiles = map[string]func(*profile){
 	"busy": busy, "narrow": narrow, "detaching": detaching, "failing": failing, "ending": ending, "crowded": crowded,
-	"replicating": replicating, "holding": holding, "steady": steady,
+	"replicating": replicating, "holding": holding, "steady": steady, "lagging": lagging,
 }
 
 var ruleCases = []ruleCase{

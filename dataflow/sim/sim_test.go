@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 var (
@@ -107,17 +106,11 @@ func TestEveryStep(t *testing.T) {
 	if *flagSeed != 0 {
 		return
 	}
-	short := func(p *profile) {
-		p.messages, p.pace, p.storm, p.poison = 6, 20*time.Millisecond, 400*time.Millisecond, 0.1
-		p.checkpoints.IntervalMs, p.checkpoints.MinPauseMs, p.checkpoints.TimeoutMs = 60, 0, 400
-		p.sync, p.link, p.control, p.persist, p.turn = time.Millisecond, 2*time.Millisecond, 2*time.Millisecond, 5*time.Millisecond, 200*time.Microsecond
-		p.laggard = ""
-	}
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			for _, name := range []string{"chain", "device", "loop"} {
-				everyStep(t, topologyOf(name), options{faults: []string{f.name}, adjust: short})
+				everyStep(t, topologyOf(name), options{faults: []string{f.name}, adjust: quick})
 			}
 		})
 	}
