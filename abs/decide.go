@@ -87,13 +87,19 @@ func (c *Coordinator) nacked(r EpochRecord) string {
 	if r.Initial {
 		return ""
 	}
-	for _, id := range sorted(setOf(maps.Keys(c.acks[r.Epoch]))) {
-		a := c.acks[r.Epoch][id]
-		if task, _ := c.plan.task(id); a.Failed != "" && !slices.Contains(r.Detached, task.Agent) {
-			return fmt.Sprintf("task %q: %s", id, a.Failed)
+	var first Ack
+	for id, a := range c.acks[r.Epoch] {
+		if a.Failed == "" || first.Failed != "" && first.Task < id {
+			continue
+		}
+		if task, _ := c.plan.task(id); !slices.Contains(r.Detached, task.Agent) {
+			first = a
 		}
 	}
-	return ""
+	if first.Failed == "" {
+		return ""
+	}
+	return fmt.Sprintf("task %q: %s", first.Task, first.Failed)
 }
 
 // detachOverdue adds to a record's detached agents those that have been gone too long.

@@ -255,7 +255,7 @@ func (p *process) next() (abs.Epoch, bool) {
 func (p *process) epoch(rec abs.EpochRecord) {
 	p.w.trace("%s sees %v %s", p.a.name, rec.Epoch, rec.State)
 	known, seen := p.epochs[rec.Epoch]
-	if seen && known.State == rec.State && known.Term >= rec.Term {
+	if seen && known.State == rec.State && known.Term >= rec.Term && !(p.w.profile.revises && !slices.Equal(known.Detached, rec.Detached)) {
 		for _, r := range p.runners {
 			r.answer(rec)
 		}

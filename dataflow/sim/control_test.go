@@ -215,6 +215,9 @@ func (l *leader) tick() {
 		}
 		l.step(abs.AgentQuiet{Agent: a.name, Since: a.quiet})
 	}
+	if w := l.w; w.profile.savepoints && (!w.calm || w.oracle.marked) && w.one(4) {
+		l.step(abs.Trigger{Name: fmt.Sprint("at ", w.now)})
+	}
 	l.step(abs.Tick{})
 	if strings.HasPrefix(l.coord.Status().Holding, "nothing has changed") {
 		l.w.chaos.count("no epoch, since nothing has changed")

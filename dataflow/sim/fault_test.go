@@ -267,17 +267,20 @@ func (c *chaos) abort() bool {
 // cutGateway cuts an agent off that can be detached.
 func (c *chaos) cutGateway() bool {
 	a := c.anyAgent()
-	return c.w.topo.plan(c.w.gen).Gateway(a.name) && c.cutAgent(a)
+	return c.w.topo.plan(c.w.gen).Gateway(a.name) && c.cutAgent(a, 20*time.Second)
 }
 
-func (c *chaos) cutOff() bool { return c.cutAgent(c.anyAgent()) }
+func (c *chaos) cutOff() bool {
+	return c.cutAgent(c.anyAgent(), 50*time.Millisecond, time.Second, 4*time.Second)
+}
 
-func (c *chaos) cutAgent(a *agent) bool {
+// cutAgent cuts an agent off for about one of the times.
+func (c *chaos) cutAgent(a *agent, times ...time.Duration) bool {
 	if a.cut {
 		return false
 	}
 	a.setCut(true)
-	c.w.after(c.w.some([]time.Duration{50 * time.Millisecond, time.Second, 4 * time.Second}[c.w.rng.IntN(3)]), func() { a.setCut(false) })
+	c.w.after(c.w.some(times[c.w.rng.IntN(len(times))]), func() { a.setCut(false) })
 	return true
 }
 

@@ -33,6 +33,8 @@ type profile struct {
 
 	checkpoints abs.Config
 	goneAfter   time.Duration
+	revises     bool   // agents take a record, too, that only names more agents that are not waited for
+	savepoints  bool   // are asked for
 	holds       bool   // sinks commit with checkpoints
 	steady      bool   // nothing is broken that keeps an epoch from completing: none may be aborted for its time
 	laggard     string // an agent whose watch of the control plane is slow

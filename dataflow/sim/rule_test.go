@@ -114,10 +114,33 @@ func lagging(p *profile) {
 	p.laggard, p.control = "far", 10*time.Millisecond
 }
 
+// parted is a steady and swift profile in which gateways are away for longer than an epoch may take.
+func parted(p *profile) {
+	steady(p)
+	p.messages, p.pace, p.storm, p.strikes, p.checkpoints.TimeoutMs = 80, 50*time.Millisecond, 10*time.Second, 0.003, 3000
+	p.sync, p.link, p.control, p.turn, p.revises = time.Millisecond, 2*time.Millisecond, 2*time.Millisecond, 200*time.Microsecond, true
+}
+
+// revising is the usual profile, with agents that look at all of a record that has changed.
+func revising(p *profile) { p.revises = true }
+
+// asked is a steady profile in which there are epochs only when somebody asks for a savepoint: while things
+// go wrong, and when all has been delivered.
+func asked(p *profile) {
+	steady(p)
+	p.checkpoints.IntervalMs, p.savepoints, p.storm = 0, true, time.Second
+}
+
+// flood is the same with more than a loop can hold.
+func flood(p *profile) {
+	crowded(p)
+	p.messages, p.pace = 120, time.Millisecond
+}
+
 // profiles by name, for -sim.profile.
 var profiles = map[string]func(*profile){
 	"busy": busy, "narrow": narrow, "detaching": detaching, "failing": failing, "ending": ending, "crowded": crowded,
-	"replicating": replicating, "holding": holding, "steady": steady, "lagging": lagging,
+	"replicating": replicating, "holding": holding, "steady": steady, "lagging": lagging, "parted": parted, "asked": asked, "revising": revising, "flood": flood,
 }
 
 var ruleCases = []ruleCase{

@@ -162,7 +162,7 @@ func simulateSuccessor(topo *topology, seed uint64, opt options) (*world, error)
 		if adjust != nil {
 			adjust(p)
 		}
-		p.ends = false
+		p.ends, p.revises = false, true
 	}
 	w := newWorld(topo, seed, opt)
 	w.oracle.keepsFrames = true

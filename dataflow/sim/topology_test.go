@@ -51,8 +51,15 @@ var burst = func() *topology {
 	return tp
 }()
 
+// burstSide is such a loop into whose body records come from outside, too.
+var burstSide = func() *topology {
+	tp := parseTopology("burstside", "s@gate1* t@gate2* h@hub b@left k@out! s>h t>b h>b b^h b>k")
+	tp.doubles = true
+	return tp
+}()
+
 // specialTopologies are run when they are named only.
-var specialTopologies = []*topology{burst}
+var specialTopologies = []*topology{burst, burstSide}
 
 // spooling makes a topology one whose outputs to other agents overflow to spools, and soon.
 func spooling(tp *topology) *topology {

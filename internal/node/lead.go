@@ -107,9 +107,10 @@ type led struct {
 	goingBack atomic.Bool // by policy: a record of the next generation is being stored
 	looked    time.Time   // whether it has to
 
-	ticks uint64
-	told  map[string]abs.Notice // of presence, by agent
-	quiet map[string]abs.AgentQuiet
+	written uint64 // revision of the newest record that this term has written: its coordinator knows it
+	ticks   uint64
+	told    map[string]abs.Notice // of presence, by agent
+	quiet   map[string]abs.AgentQuiet
 }
 
 func (l *lead) run(ctx context.Context) error {
@@ -149,8 +150,11 @@ func (l *lead) watch(ctx context.Context, take func(context.Context, string, wna
 }
 
 func (l *lead) onEpoch(ctx context.Context, job string, e wnats.Event) {
-	rec, err := abs.DecodeRecord(e.Value)
-	if j := l.jobs[job]; j != nil && err == nil {
+	j := l.jobs[job]
+	if j == nil || e.Revision == j.written {
+		return
+	}
+	if rec, err := abs.DecodeRecord(e.Value); err == nil {
 		l.step(ctx, j, abs.RecordSeen{Record: rec, Revision: e.Revision})
 	}
 }
@@ -161,9 +165,11 @@ func (l *lead) onAck(ctx context.Context, job string, e wnats.Event) {
 	if j == nil || json.Unmarshal(e.Value, &list) != nil {
 		return
 	}
-	for _, ack := range list.Acks {
-		l.step(ctx, j, ack)
+	notices := make([]abs.Notice, len(list.Acks))
+	for i, ack := range list.Acks {
+		notices[i] = ack
 	}
+	l.step(ctx, j, notices...)
 }
 
 func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
@@ -172,10 +178,12 @@ func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
 		l.a.log.Warn("acknowledgements of replicas cannot be read and are ignored", "key", e.Key, "error", err)
 		return
 	}
+	notices := make([]abs.Notice, len(acks))
+	for i, ack := range acks {
+		notices[i] = ack
+	}
 	if j := l.jobs[job]; j != nil {
-		for _, ack := range acks {
-			l.step(ctx, j, ack)
-		}
+		l.step(ctx, j, notices...)
 	}
 }
 
@@ -309,11 +317,14 @@ func (l *lead) presence(ctx context.Context, j *led) {
 	}
 }
 
-// step gives the coordinator a notice and does what it says.
-func (l *lead) step(ctx context.Context, j *led, n abs.Notice) {
-	act := j.coord.Step(n, l.now())
-	for act.Write != nil && ctx.Err() == nil {
-		act = l.write(ctx, j, *act.Write)
+// step gives the coordinator notices that have come together and does what it says.
+func (l *lead) step(ctx context.Context, j *led, notices ...abs.Notice) {
+	var act abs.Actions
+	for _, n := range notices {
+		act = j.coord.Step(n, l.now())
+		for act.Write != nil && ctx.Err() == nil {
+			act = l.write(ctx, j, *act.Write)
+		}
 	}
 	if act.Deposed != "" {
 		l.a.log.Info("coordinator of a job begins anew", "job", j.rec.Name, "reason", act.Deposed)
@@ -372,6 +383,7 @@ func (l *lead) write(ctx context.Context, j *led, w abs.Write) abs.Actions {
 	}
 	if err == nil {
 		l.logRecord(j, w.Record)
+		j.written = rev
 		return j.coord.Step(abs.Written{Revision: rev}, l.now())
 	}
 	if !errors.Is(err, wnats.ErrConflict) {

@@ -34,11 +34,11 @@ var mutants = []mutant{
 		old: "	if ev.Epoch > a.finished {\n		a.deliver(ev, fx)\n		return\n	}\n", new: "",
 	},
 	{
-		name: "a detached agent is still waited for", file: "abs/aligner.go", topo: "merge", args: "-sim.profile=steady -sim.faults=gateway",
+		name: "a detached agent is still waited for", file: "abs/aligner.go", topo: "merge", args: "-sim.profile=parted -sim.faults=gateway",
 		old: "	a.stopWaiting(fx, of...)\n}", new: "	_ = of\n}",
 	},
 	{
-		name: "tasks are not told of an abort", file: "abs/record.go", topo: "loop", args: "-sim.profile=busy",
+		name: "tasks are not told of an abort", file: "abs/record.go", topo: "shuffle", args: "-sim.profile=asked -sim.faults=abort",
 		old: "	case r.over():\n		if open && r.Epoch != 0 {", new: "	case r.over():\n		if open && r.Epoch != 0 && false {",
 	},
 	{
@@ -56,7 +56,7 @@ var mutants = []mutant{
 		old: "if !ok || !c.plan.Gateway(agent) {", new: "if !ok {",
 	},
 	{
-		name: "parts of agents whose barrier was not awaited are used", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=steady -sim.faults=gateway",
+		name: "parts of agents whose barrier was not awaited are used", file: "abs/decide.go", topo: "shuffle", args: "-sim.profile=parted -sim.faults=gateway",
 		old: "		c.keepUnaligned(r, kept)\n", new: "",
 	},
 	{
@@ -159,11 +159,11 @@ var mutants = []mutant{
 		old: "		if err := t.refill(c); err != nil || !c.has(e.count) {", new: "		if err := error(nil); !c.has(e.count) {",
 	},
 	{
-		name: "an epoch that keeps a full loop from moving is not given up", file: "dataflow/loop.go", topo: "burst", args: "-sim.profile=crowded",
+		name: "an epoch that keeps a full loop from moving is not given up", file: "dataflow/loop.go", topo: "burstside", args: "-sim.profile=crowded -sim.faults=none",
 		old: "if t.stuck++; t.stuck == loopStuckTicks {", new: "if t.stuck++; false {",
 	},
 	{
-		name: "what is in a loop is not bounded", file: "dataflow/loop.go", topo: "burst", args: "-sim.profile=crowded",
+		name: "what is in a loop is not bounded", file: "dataflow/loop.go", topo: "burst", args: "-sim.profile=flood -sim.faults=none",
 		old: "	return t.backlogged()\n}\n\n// backlogged", new: "	return false\n}\n\n// backlogged",
 	},
 }
