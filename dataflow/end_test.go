@@ -17,6 +17,8 @@ type ender struct {
 	notes *notes
 	task  *Task
 	gen   abs.Generation
+	mode  abs.Mode
+	halt  bool
 	next  [2]uint64
 	sums  [2]frame.Sum
 }
@@ -31,7 +33,7 @@ func (e *ender) open(base *PartInfo) {
 	e.log.restart(false)
 	e.wire, e.notes = &wire{}, &notes{}
 	spec := TaskSpec{
-		Job: "job", Generation: e.gen, ID: "m", Agent: "hub",
+		Job: "job", Generation: e.gen, ID: "m", Agent: "hub", Mode: e.mode, Halt: e.halt,
 		Inputs: []InChannel{
 			{Channel: Channel{ID: "a>m", Index: 0}, Agent: "left", Incarnation: 1, To: Target{Kind: ToOp}},
 			{Channel: Channel{ID: "b>m", Index: 1}, Agent: "right", Incarnation: 1, To: Target{Kind: ToOp}},

@@ -51,6 +51,7 @@ type chaos struct {
 	counts    map[string]int
 	trap      map[string]bool // operators that trap on their next record, once
 	limits    map[string]*limit
+	passed    map[string]map[uint32]bool // what operators have taken
 	failSaves int
 	started   map[string]bool // versions that have failed to start once, by task and digest
 	slowUntil map[string]time.Duration
@@ -59,7 +60,7 @@ type chaos struct {
 }
 
 func newChaos(w *world, opt options) *chaos {
-	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, limits: map[string]*limit{}, started: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
+	c := &chaos{w: w, counts: map[string]int{}, trap: map[string]bool{}, limits: map[string]*limit{}, passed: map[string]map[uint32]bool{}, started: map[string]bool{}, slowUntil: map[string]time.Duration{}, at: opt.at}
 	for _, f := range slices.Concat(faults, namedFaults) {
 		if len(opt.faults) == 0 && !isNamed(f) || slices.Contains(opt.faults, f.name) {
 			c.table = append(c.table, f)
@@ -169,26 +170,36 @@ func (c *chaos) setTrap() bool {
 	return true
 }
 
-// setLimit makes an operator trap twice on the record that it takes next, so that it is given up; in a
-// replay it would not. Not in loops: it is not known how often the record would have gone round.
+// setLimit makes an operator trap twice on the record that it takes next for the first time, so that it is given
+// up; in a replay it would not. Not in loops: it is not known how often the record would have gone round.
 func (c *chaos) setLimit() bool {
 	id := string(c.anyTask().id)
 	if _, before := c.limits[id]; before {
 		return false
 	}
-	c.limits[id] = &limit{left: 2}
+	c.pass(id, 0)
+	c.limits[id] = &limit{left: 2, passed: c.passed[id]}
 	return true
+}
+
+// pass notes that an operator has taken a record.
+func (c *chaos) pass(operator string, id uint32) {
+	if c.passed[operator] == nil {
+		c.passed[operator] = map[uint32]bool{}
+	}
+	c.passed[operator][id] = true
 }
 
 // limit is what a record runs into.
 type limit struct {
-	id   uint32 // of the record, 0: the next
-	left int    // so many times
+	id     uint32 // of the record, 0: the next
+	left   int    // so many times
+	passed map[uint32]bool
 }
 
 // reached says whether a record runs into a limit now.
 func (l *limit) reached(id uint32) bool {
-	if l == nil || l.left == 0 || l.id != 0 && l.id != id {
+	if l == nil || l.left == 0 || l.id != 0 && l.id != id || l.passed[id] {
 		return false
 	}
 	l.id = id

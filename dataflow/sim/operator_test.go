@@ -103,6 +103,7 @@ func (t *tally) Process(b dataflow.Batch, emit dataflow.Emit) error {
 			to, v.rounds = t.next(v)
 		}
 		made := t.take(r, v, b.Stamp)
+		t.w.chaos.pass(t.name, v.id)
 		out[to] = frame.AppendRecord(out[to], made)
 		counts[to]++
 		if to > 0 && t.w.topo.doubles {

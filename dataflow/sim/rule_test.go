@@ -111,7 +111,8 @@ func steady(p *profile) {
 // lagging is the same with an agent, far, that learns of epochs later than from its channels.
 func lagging(p *profile) {
 	steady(p)
-	p.laggard, p.control = "far", 10*time.Millisecond
+	p.laggard, p.control, p.storm, p.strikes = "far", 50*time.Millisecond, 10*time.Second, 0.02
+	p.messages, p.pace = 100, 50*time.Millisecond
 }
 
 // parted is a steady and swift profile in which gateways are away for longer than an epoch may take.
@@ -128,7 +129,8 @@ func revising(p *profile) { p.revises = true }
 // go wrong, and when all has been delivered.
 func asked(p *profile) {
 	steady(p)
-	p.checkpoints.IntervalMs, p.savepoints, p.storm = 0, true, time.Second
+	p.checkpoints.IntervalMs, p.savepoints = 0, true
+	p.storm, p.link, p.strikes = time.Millisecond, 30*time.Millisecond, 0.05
 }
 
 // flood is the same with more than a loop can hold.

@@ -1,4 +1,4 @@
-//go:build mutants
+//go:build mutants && !race
 
 package mutant
 
