@@ -75,7 +75,7 @@ func (c *collector) accept() {
 			defer c.mu.Unlock()
 			delete(c.conns, conn)
 			var op *net.OpError // a connection that breaks or is closed
-			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.As(err, &op) {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.As(err, &op) {
 				c.err = errors.Join(c.err, err)
 			}
 		})
@@ -89,6 +89,7 @@ const (
 	packetPing    = 12
 )
 
+// serve reads a connection until it ends, and says why.
 func (c *collector) serve(conn net.Conn) error {
 	r, w := bufio.NewReaderSize(conn, 64<<10), bufio.NewWriter(conn)
 	var body []byte

@@ -52,7 +52,6 @@ type stage struct {
 	agents []*fleet.Agent
 	job    graph.Job
 	polls  int
-	last   map[string]uint64 // of agents that are down: what their tasks had taken
 	phases map[uint64][3]float64
 }
 

@@ -45,10 +45,7 @@ func NewDisk(dir, name, soft string) (*Disk, error) {
 		return nil, err
 	}
 	root := &fs.LoopbackRoot{Path: d.Backing, Dev: uint64(st.Dev)}
-	root.NewNode = func(data *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-		return &diskNode{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
-	}
-	top := root.NewNode(root, nil, "", &st)
+	top := &diskNode{LoopbackNode: &fs.LoopbackNode{RootData: root}, disk: d}
 	root.RootNode = top
 	var none time.Duration
 	server, err := fs.Mount(d.Dir, top, &fs.Options{
@@ -79,8 +76,16 @@ func (d *Disk) Slow(by time.Duration) { d.slow.Store(int64(by)) }
 
 // diskNode is a file or directory.
 type diskNode struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	disk *Disk
+}
+
+// WrapChild implements [fs.NodeWrapChilder].
+func (n *diskNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	if node, ok := ops.(*fs.LoopbackNode); ok {
+		return &diskNode{LoopbackNode: node, disk: n.disk}
+	}
+	return ops
 }
 
 func (n *diskNode) path() string {

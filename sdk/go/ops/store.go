@@ -95,14 +95,6 @@ const (
 	Ignored
 )
 
-// later is a time plus a duration, at most the end of time.
-func later(time, by int64) int64 {
-	if sum := time + by; by < 0 || sum >= time {
-		return sum
-	}
-	return weir.EndOfTime
-}
-
 func le32(b []byte) int { return int(binary.LittleEndian.Uint32(b)) }
 
 func le64(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b)) }
