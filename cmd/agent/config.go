@@ -27,6 +27,8 @@ type configFile struct {
 		MQTT *credentialConfig `yaml:"mqtt"`
 		HTTP *credentialConfig `yaml:"http"`
 	} `yaml:"auth"`
+	// TrustedKeys sign what the agent loads: files of public keys, or keys in base64. Left out: it loads all.
+	TrustedKeys *[]string `yaml:"trusted_keys"`
 }
 
 // credentialConfig names a user and a file that holds nothing but the password.
@@ -47,7 +49,7 @@ func loadConfig(path string) (node.Auth, error) {
 	}
 	c, err := parseConfig(path, data)
 	if err != nil {
-		return auth, usage("known keys: auth.nats, auth.leaf, auth.mqtt, auth.http, each with user and password_file", "%w", err)
+		return auth, usage("known keys: auth.nats, auth.leaf, auth.mqtt, auth.http, each with user and password_file; trusted_keys", "%w", err)
 	}
 	dir := filepath.Dir(path)
 	for _, one := range []struct {

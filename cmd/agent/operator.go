@@ -19,10 +19,11 @@ type operatorCmds struct {
 	New   operatorNewCmd   `cmd:"" help:"Write a project for an operator in Go, Rust, C or AssemblyScript."`
 	Build operatorBuildCmd `cmd:"" help:"Build an operator's project to a module, with the compiler that is there."`
 
-	Push operatorPushCmd `cmd:"" help:"Register a module as one version of an operator."`
-	List operatorListCmd `cmd:"" help:"List the registered operators."`
-	Show operatorShowCmd `cmd:"" help:"Show all versions of one operator."`
-	Test operatorTestCmd `cmd:"" help:"Run a module over records, once whole and once restored after every batch."`
+	Push   operatorPushCmd   `cmd:"" help:"Register a module as one version of an operator."`
+	List   operatorListCmd   `cmd:"" help:"List the registered operators."`
+	Show   operatorShowCmd   `cmd:"" help:"Show all versions of one operator."`
+	Keygen operatorKeygenCmd `cmd:"" help:"Make a key to sign operators with."`
+	Test   operatorTestCmd   `cmd:"" help:"Run a module over records, once whole and once restored after every batch."`
 
 	Verify operatorVerifyCmd `cmd:"" help:"Check a module against the ABI: exports, imports, limits, whether its state can be captured."`
 }
@@ -31,6 +32,7 @@ type operatorPushCmd struct {
 	File    string `arg:"" placeholder:"FILE.wasm" help:"The module."`
 	Name    string `required:"" placeholder:"NAME" help:"Name of the operator."`
 	Version string `required:"" placeholder:"VERSION" help:"Its version, which never changes again."`
+	Sign    string `placeholder:"KEYFILE" help:"Sign it with this private key, for agents with trusted_keys. A version that is registered already is signed too."`
 	remote
 	output
 }
@@ -49,6 +51,11 @@ func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 	o, err := cl.PushOperator(ctx, c.Name, c.Version, f)
 	if err != nil {
 		return fmt.Errorf("push %s as %s@%s: %w", c.File, c.Name, c.Version, err)
+	}
+	if c.Sign != "" {
+		if o, err = signOperator(ctx, cl, c.Sign, o, f); err != nil {
+			return fmt.Errorf("%s@%s is registered, but not signed: %w", c.Name, c.Version, err)
+		}
 	}
 	if c.JSON {
 		return p.printJSON(o)

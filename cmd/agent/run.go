@@ -18,7 +18,7 @@ type runCmd struct {
 	NATSListen string            `name:"nats-listen" placeholder:"ADDR" help:"Where the embedded NATS server listens (default 127.0.0.1:4222)."`
 	MQTTListen string            `name:"mqtt-listen" placeholder:"ADDR|off" help:"Where its MQTT listener listens (default 127.0.0.1:1883)."`
 	HTTP       string            `name:"http" placeholder:"ADDR" help:"Where API and metrics listen (default 127.0.0.1:8080)."`
-	Config     string            `placeholder:"FILE" help:"YAML file with auth.nats, auth.leaf, auth.mqtt, auth.http: user and password_file each."`
+	Config     string            `placeholder:"FILE" help:"YAML file with auth.nats, auth.leaf, auth.mqtt, auth.http: user and password_file each; trusted_keys."`
 	LogLevel   string            `enum:"debug,info,warn,error" default:"info" help:"What is logged: debug, info, warn or error."`
 }
 
@@ -48,19 +48,24 @@ func (c runCmd) options() (node.Options, error) {
 	if err != nil {
 		return node.Options{}, err
 	}
+	keys, err := loadTrusted(c.Config)
+	if err != nil {
+		return node.Options{}, err
+	}
 	opt := node.Options{
-		Data:       c.Data,
-		Name:       c.Name,
-		Replace:    c.Replace,
-		Labels:     c.Label,
-		NATS:       c.NATS,
-		Leaf:       c.Leaf,
-		LeafListen: c.LeafListen,
-		NATSListen: c.NATSListen,
-		MQTTListen: c.MQTTListen,
-		HTTP:       c.HTTP,
-		Auth:       auth,
-		Version:    versionText(),
+		TrustedKeys: keys,
+		Data:        c.Data,
+		Name:        c.Name,
+		Replace:     c.Replace,
+		Labels:      c.Label,
+		NATS:        c.NATS,
+		Leaf:        c.Leaf,
+		LeafListen:  c.LeafListen,
+		NATSListen:  c.NATSListen,
+		MQTTListen:  c.MQTTListen,
+		HTTP:        c.HTTP,
+		Auth:        auth,
+		Version:     versionText(),
 	}
 	if err := opt.Validate(); err != nil {
 		return opt, usage("agent run --help shows how it is used", "%w", err)

@@ -187,6 +187,13 @@ func (c *Client) PushOperator(ctx context.Context, name, version string, module 
 	return send[Operator](ctx, c, request{method: http.MethodPut, path: []string{"operators", name, version}, body: module, limit: uploadTimeout})
 }
 
+// SignOperator adds a signature, in base64, to a registered version.
+func (c *Client) SignOperator(ctx context.Context, name, version, signature string) (Operator, error) {
+	return send[Operator](ctx, c, request{
+		method: http.MethodPut, path: []string{"operators", name, version, "signature"}, body: strings.NewReader(signature), limit: lookTimeout,
+	})
+}
+
 // PushModule keeps a module under its digest, without a name.
 func (c *Client) PushModule(ctx context.Context, module io.Reader) (Module, error) {
 	return send[Module](ctx, c, request{method: http.MethodPost, path: []string{"modules"}, body: module, limit: uploadTimeout})

@@ -15,6 +15,8 @@ type Operator struct {
 	// Globals is how many mutable globals the host captures; MemoryBytes is its initial memory.
 	Globals     int   `json:"globals"`
 	MemoryBytes int64 `json:"memory_bytes"`
+	// Signatures is how many there are; agents with trusted keys look for one of theirs.
+	Signatures int `json:"signatures"`
 }
 
 // Module is a module that was pushed without a name, under its digest.

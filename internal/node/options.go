@@ -3,6 +3,7 @@
 package node
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net"
@@ -70,6 +71,8 @@ type Options struct {
 	MQTTListen string // also Off
 	HTTP       string
 	Auth       Auth
+	// TrustedKeys, if there are any, sign what this agent loads.
+	TrustedKeys []ed25519.PublicKey
 	// Version of the program, for others to see.
 	Version string
 	// Clock is the time in milliseconds since 1970; nil: that of the machine.

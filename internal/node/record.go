@@ -127,6 +127,8 @@ type operatorRecord struct {
 	Imports     []string `json:"imports"`
 	Globals     int      `json:"globals"`
 	MemoryBytes int64    `json:"memory_bytes"`
+	// Signatures are of internal/signing; what else there is of a version never changes.
+	Signatures []string `json:"signatures,omitempty"`
 }
 
 // agentRecord says who an agent is. It is written when an agent connects, not as a heartbeat.

@@ -133,7 +133,7 @@ func (a *Agent) operator(rec operatorRecord) api.Operator {
 	}
 	return api.Operator{
 		Name: rec.Name, Version: rec.Version, Digest: rec.Digest, Bytes: rec.Bytes, Pushed: millis(rec.PushedMS),
-		Unused: !used, Imports: append([]string{}, rec.Imports...), Globals: rec.Globals, MemoryBytes: rec.MemoryBytes,
+		Unused: !used, Signatures: len(rec.Signatures), Imports: append([]string{}, rec.Imports...), Globals: rec.Globals, MemoryBytes: rec.MemoryBytes,
 	}
 }
 
@@ -170,6 +170,3 @@ func (a *Agent) operators(ctx context.Context, prefix string) ([]api.Operator, e
 	})
 	return out, nil
 }
-
-// errUntrusted says that a module is not signed by a key that this agent trusts.
-var errUntrusted = errors.New("not signed by a trusted key")

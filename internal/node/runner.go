@@ -451,7 +451,7 @@ func (r *runner) fetchVersions(ctx context.Context, parts []dataflow.PartInfo) e
 }
 
 // operators makes the operators of the task.
-func (r *runner) operators() dataflow.Operators { return operators{r.a.host} }
+func (r *runner) operators() dataflow.Operators { return trusted{r.a, operators{r.a.host}} }
 
 // joinLate gets what a task needs whose generation has begun already: its part of it, from the replica, or,
 // if it began without this agent, which was detached, the part that the generation started from.

@@ -69,6 +69,8 @@ type Operators interface {
 	// PushOperator checks a module and registers it. The same bytes under the same name and
 	// version are no error; other bytes are a conflict.
 	PushOperator(ctx context.Context, name, version string, module io.Reader) (api.Operator, error)
+	// SignOperator adds a signature, in base64, to a registered version.
+	SignOperator(ctx context.Context, name, version, signature string) (api.Operator, error)
 	// PushModule checks a module and keeps it under its digest, without a name.
 	PushModule(ctx context.Context, module io.Reader) (api.Module, error)
 	// Operators lists all versions by name and version.

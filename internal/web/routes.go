@@ -51,6 +51,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /api/v1/operators", look(s.operators))
 	mux.Handle("GET /api/v1/operators/{name}", look(s.operator))
 	mux.Handle("PUT /api/v1/operators/{name}/{version}", upload(s.pushOperator))
+	mux.Handle("PUT /api/v1/operators/{name}/{version}/signature", look(s.signOperator))
 	mux.Handle("POST /api/v1/modules", upload(s.pushModule))
 	return mux
 }

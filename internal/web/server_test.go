@@ -99,6 +99,7 @@ func TestClientReachesEveryMethod(t *testing.T) {
 			n, err := c.ExportCheckpoint(ctx, "x", 12, &file)
 			return []any{file.String(), n}, err
 		}, `["x at 12",7]`},
+		{"sign operator", func() (any, error) { return c.SignOperator(ctx, "ewma", "1.2.0", "sig") }, `"digest":"sig"`},
 		{"push operator", func() (any, error) { return c.PushOperator(ctx, "ewma", "1.2.0", strings.NewReader("wasm!")) }, `"name":"ewma","version":"1.2.0","digest":"sha256:`},
 		{"push module", func() (any, error) { return c.PushModule(ctx, strings.NewReader("wasm")) }, `,"bytes":4}`},
 		{"operators", func() (any, error) { return c.Operators(ctx) }, `"imports":[]`},

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/signing"
+)
+
+// maxKeyBytes is far above what a key in PEM has.
+const maxKeyBytes = 16 << 10
+
+type operatorKeygenCmd struct {
+	File string `arg:"" placeholder:"KEYFILE" help:"Where the private key goes; the public one goes beside it, as KEYFILE.pub."`
+	output
+}
+
+// Help is what `agent operator keygen --help` says besides the flags.
+func (operatorKeygenCmd) Help() string {
+	return `An ed25519 key in PEM, as openssl genpkey -algorithm ed25519 makes it too. Keep the private key where operators
+are built; trusted_keys in the configuration of the agents takes the public one.`
+}
+
+// Run implements the command.
+func (c operatorKeygenCmd) Run(p *program) error {
+	private, public, err := signing.Generate()
+	if err != nil {
+		return err
+	}
+	key, err := signing.ParsePublic(public)
+	if err != nil {
+		return err
+	}
+	for path, b := range map[string][]byte{c.File: private, c.File + ".pub": public} {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, os.ErrExist) {
+			return usage("a key is not overwritten; name another file", "%w", err)
+		}
+		if err != nil {
+			return usage("", "%w", err)
+		}
+		_, err = f.Write(b)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	text := base64.StdEncoding.EncodeToString(key)
+	if c.JSON {
+		return p.printJSON(map[string]string{"private": c.File, "public": c.File + ".pub", "key": text})
+	}
+	_, err = fmt.Fprintf(p.stdout, "private key %s, public key %s: %s\n", c.File, c.File+".pub", text)
+	return err
+}
+
+// signOperator signs what has been pushed, if there is a key.
+func signOperator(ctx context.Context, cl *api.Client, keyFile string, o api.Operator, file io.ReadSeeker) (api.Operator, error) {
+	text, err := readSmall(keyFile, maxKeyBytes)
+	if err != nil {
+		return o, usage("", "--sign: %w", err)
+	}
+	key, err := signing.ParsePrivate(text)
+	if err != nil {
+		return o, usage("agent operator keygen makes one", "--sign %s: %w", keyFile, err)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return o, err
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, file); err != nil {
+		return o, err
+	}
+	// The digest is that of the file here: an agent's word for it is not signed.
+	digest := "sha256:" + hex.EncodeToString(h.Sum(nil))
+	if digest != o.Digest {
+		return o, fmt.Errorf("the agent has %s@%s as %s, the file is %s: not signed", o.Name, o.Version, o.Digest, digest)
+	}
+	return cl.SignOperator(ctx, o.Name, o.Version, signing.Operator(key, o.Name, o.Version, digest))
+}
+
+// loadTrusted reads the keys that a configuration file trusts: files in PEM, relative to it, or keys in base64.
+func loadTrusted(path string) ([]ed25519.PublicKey, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := readSmall(path, maxConfigBytes)
+	if err != nil {
+		return nil, usage("", "--config: %w", err)
+	}
+	c, err := parseConfig(path, data)
+	if err != nil {
+		return nil, usage("", "%w", err)
+	}
+	if c.TrustedKeys != nil && len(*c.TrustedKeys) == 0 {
+		return nil, usage("leave it out to trust every module", "%s: trusted_keys is empty", path)
+	}
+	if c.TrustedKeys == nil {
+		return nil, nil
+	}
+	var keys []ed25519.PublicKey
+	for i, text := range *c.TrustedKeys {
+		key, err := signing.ParsePublic([]byte(text))
+		if err != nil {
+			file := text
+			if !filepath.IsAbs(file) {
+				file = filepath.Join(filepath.Dir(path), file)
+			}
+			var pem []byte
+			if pem, err = readSmall(file, maxKeyBytes); err == nil {
+				key, err = signing.ParsePublic(pem)
+			}
+		}
+		if err != nil {
+			return nil, usage("give the file of a public key, or the key in base64; agent operator keygen makes both", "%s: trusted_keys, number %d: %s", path, i+1, strings.TrimSpace(err.Error()))
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-stream/weir/internal/signing"
+)
+
+// TestKeygenAndTrustedKeys: what keygen writes is what --sign and trusted_keys take; a key is never overwritten, and
+// a list that trusts nobody is a mistake.
+func TestKeygenAndTrustedKeys(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "key.pem")
+	var out bytes.Buffer
+	p := &program{stdout: &out, stderr: &out}
+	if err := (operatorKeygenCmd{File: file}).Run(p); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	if err := (operatorKeygenCmd{File: file}).Run(p); err == nil || !strings.Contains(err.Error(), "exists") {
+		t.Errorf("overwritten: %v", err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := signing.ParsePrivate(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, said, _ := strings.Cut(strings.TrimSpace(out.String()), ".pub: ")
+	load := func(yaml string) (int, error) {
+		path := filepath.Join(dir, "agent.yaml")
+		if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := loadTrusted(path)
+		for _, k := range keys {
+			if !signing.Verify(keys, []string{signing.Operator(key, "n", "1", "d")}, "n", "1", "d") {
+				t.Errorf("key %s does not verify", base64.StdEncoding.EncodeToString(k))
+			}
+		}
+		return len(keys), err
+	}
+	for _, c := range []struct {
+		yaml string
+		keys int
+		want string
+	}{
+		{"trusted_keys: [key.pem.pub]", 1, ""},
+		{"trusted_keys: ['" + said + "', key.pem.pub]", 2, ""},
+		{"auth: {}", 0, ""},
+		{"trusted_keys: []", 0, "trusted_keys is empty"},
+		{"trusted_keys: [key.pem]", 0, "number 1"},
+		{"trusted_keys: [nowhere.pub]", 0, "nowhere.pub"},
+	} {
+		n, err := load(c.yaml)
+		if n != c.keys || c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %d keys, %v", c.yaml, n, err)
+		}
+	}
+	if keys, err := loadTrusted(""); keys != nil || err != nil {
+		t.Errorf("no file: %v, %v", keys, err)
+	}
+}
