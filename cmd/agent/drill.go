@@ -208,8 +208,8 @@ func (d *drilling) checkpoint(ctx context.Context) (api.CheckpointDetail, error)
 	for {
 		c, err := d.cl.CheckpointNow(ctx, d.cmd.Job, "", d.cmd.Timeout)
 		if err == nil {
-			detail, err := d.cl.Checkpoint(ctx, d.cmd.Job, c.Epoch)
-			if err != nil {
+			var detail api.CheckpointDetail
+			if detail, err = d.cl.Checkpoint(ctx, d.cmd.Job, c.Epoch); err != nil {
 				return detail, fmt.Errorf("drill: %w", err)
 			}
 			if len(detail.Kept) == 0 {

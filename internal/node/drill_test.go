@@ -71,9 +71,10 @@ func TestDrills(t *testing.T) {
 		send()
 		comes(d.Kind)
 		a.until("it is over", func() (bool, string) { return !strings.Contains(notice(), "drill"), notice() })
-		if _, err := a.client.CheckpointNow(t.Context(), "drilled", "", patience); err != nil {
-			t.Fatalf("after %s: %v", d.Kind, err)
-		}
+		a.until("a checkpoint after "+d.Kind, func() (bool, string) {
+			_, err := a.client.CheckpointNow(t.Context(), "drilled", "", patience)
+			return err == nil, fmt.Sprint(err)
+		})
 	}
 	// The power is cut in the middle of a write: nothing is written any more until the agent starts again.
 	if _, err := a.client.Drill(t.Context(), api.DrillOrder{Kind: api.DrillPowerCut, Sure: true}); err != nil {

@@ -128,7 +128,7 @@ func snapshotBatch(i int) dataflow.Batch {
 	key := "k" + strconv.Itoa(i%7)
 	at := strconv.Itoa(100 + i*10)
 	records := []frame.Record{
-		command(key, "T0"+at), command("a", "T0"+at), command(key, "T1"+strconv.Itoa(stamp+i*3)), command("e"+key, "P"+at+"|x"), command("e"+key, "g"), command(key, "m"),
+		command(key, "T0"+at), command("a", "T0"+at), command(key, "T1"+strconv.FormatInt(stamp+int64(i)*3, 10)), command("e"+key, "P"+at+"|x"), command("e"+key, "g"), command(key, "m"),
 		command(key, "v"), command(key, "p"+strconv.Itoa(i)), command(key, "g"), command("k", "x"), command(key, "s"),
 		command(key, `j{"v":`+strconv.Itoa(i)+`.5}`), command(key, "n"+strconv.Itoa(i*i)), command(key, "cname"), command(key, "t"),
 	}

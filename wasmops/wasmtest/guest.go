@@ -199,7 +199,7 @@ func (g *Guest) Wasm() []byte {
 }
 
 // number is an unsigned LEB128 number.
-func number(v int) (out []byte) {
+func number[T int | int64](v T) (out []byte) {
 	for v >= 0x80 {
 		out = append(out, byte(v)|0x80)
 		v >>= 7

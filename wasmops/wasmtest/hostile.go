@@ -69,7 +69,7 @@ func refusedGuests() []Hostile {
 		{"imported memory", insert(whole, 2, Code([]byte{1}, name("env"), name("memory"), []byte{2, 0, 1})...), Refused, "not a function"},
 		{"a number of sections that is absurd", insert(whole, 1, 0xff, 0xff, 0xff, 0xff, 0x0f), Refused, "unexpected end"},
 		{"100,000 locals", NewGuest().Locals("weir_init", Code([]byte{1}, number(100_000), []byte{0x7e})...).Wasm(), Refused, "has 100000 locals"},
-		{"four billion locals", NewGuest().Locals("weir_init", Code([]byte{2}, number(1<<32-1), []byte{0x7e}, number(1<<32-1), []byte{0x7e})...).Wasm(), Refused, "locals, at most"},
+		{"four billion locals", NewGuest().Locals("weir_init", Code([]byte{2}, number(int64(1<<32-1)), []byte{0x7e}, number(int64(1<<32-1)), []byte{0x7e})...).Wasm(), Refused, "locals, at most"},
 		{"a table of branches", in(Code([]byte{0x02, 0x40, 0x41, 0, 0x0e}, number(100_000), many(100_001, 0), []byte{0x0b})...), Refused, "too long to compile"},
 		{"blocks in blocks", in(Code(many(30_000, 0x02, 0x40), many(30_000, 0x0b))...), Refused, "too long to compile"},
 		{"a huge function", in(many(1<<20, 0x01)...), Refused, "bytes, at most"},
