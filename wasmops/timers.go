@@ -290,8 +290,12 @@ func (in *Instance) Call(c dataflow.TimeCall, emit dataflow.Emit) error {
 	return in.handOn(export, status, emit)
 }
 
-// NextTick implements [dataflow.TimedOperator].
+// NextTick implements [dataflow.TimedOperator]. Timers that another version has left to a module that knows nothing
+// of time stay for the next version; no tick is logged for them.
 func (in *Instance) NextTick() (at int64, ok bool) {
+	if !in.loaded.module.Timed {
+		return 0, false
+	}
 	in.timers.upto(timerProcessing, dataflow.EndOfTime, func(encoded string) bool {
 		at, ok = timerTime(encoded), true
 		return false

@@ -224,6 +224,36 @@ func TestTimersAreInherited(t *testing.T) {
 	}
 }
 
+// TestTimersOutlastVersionsWithoutTime: a module that knows nothing of time keeps the timers of the version before it, asks
+// for no ticks on their account, and the version after it has them.
+func TestTimersOutlastVersionsWithoutTime(t *testing.T) {
+	timed, without := setsTimers(ok).wasm(), minimal().wasm()
+	in, err := timedInstance(t, timed, dataflow.Limits{}, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.fuel.Set(1 << 40)
+	in.setTimer(appendTimer(nil, timerProcessing, 50, []byte("k")))
+	in.timers.count++
+	for i, version := range [][]byte{without, timed} {
+		changes, err := in.Freeze(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var store memoryStore
+		store.save(changes)
+		if in, err = timedInstance(t, version, dataflow.Limits{}, store.read, true); err != nil {
+			t.Fatal(err)
+		}
+		if at, set := in.NextTick(); set != (i == 1) || set && at != 50 {
+			t.Errorf("version %d: a tick at %d, %v", i, at, set)
+		}
+		if in.timers.count != 1 {
+			t.Errorf("version %d: %d timers", i, in.timers.count)
+		}
+	}
+}
+
 // TestExpiredKeysMakeRoom: some at a time when the watermark moves, all of them when there is no room.
 func TestExpiredKeysMakeRoom(t *testing.T) {
 	const keys, each = maxExpired + 500, keyOverhead + 9
