@@ -309,7 +309,7 @@ func (d *drilling) compare(v *verdict, now api.Job) {
 		if r := t.Recovery; r != nil && (b.Recovery == nil || !r.At.Equal(b.Recovery.At)) {
 			v.Differing += r.Differing
 			v.Compared += r.Compared
-			if !own && r.Level != "rewind" {
+			if !own && !r.ForReceivers() {
 				v.Restarted = append(v.Restarted, t.ID+" on "+t.Agent)
 			}
 		}

@@ -41,15 +41,18 @@ func (c operatorKeygenCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	for path, b := range map[string][]byte{c.File: private, c.File + ".pub": public} {
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	for _, file := range []struct {
+		path string
+		text []byte
+	}{{c.File + ".pub", public}, {c.File, private}} {
+		f, err := os.OpenFile(file.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			return usage("a key is not overwritten; name another file", "%w", err)
 		}
 		if err != nil {
 			return usage("", "%w", err)
 		}
-		_, err = f.Write(b)
+		_, err = f.Write(file.text)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}

@@ -245,6 +245,10 @@ type Recovery struct {
 	Unknown  bool   `json:"repeated_unknown"`
 }
 
+// ForReceivers says that the task had not failed: it went back to make again what a receiver lacked, or came forward
+// from there.
+func (r Recovery) ForReceivers() bool { return r.Level == "rewind" || r.Level == "forward" }
+
 // DeadLetter is a record that was given up.
 type DeadLetter struct {
 	Job    string    `json:"job"`

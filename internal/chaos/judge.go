@@ -72,7 +72,7 @@ func (s *theSite) note(d *device, st api.Status) {
 		}
 		d.seen += id
 		s.recovered[r.Level]++
-		if task := t.Job + "/" + t.ID; r.Level != "rewind" && !d.hurt {
+		if task := t.Job + "/" + t.ID; !r.ForReceivers() && !d.hurt {
 			if d.back[task]++; d.back[task] > min(1, d.starts) {
 				s.unexpected(fmt.Sprintf("%s (start %d) task %s came back %d times", d.Name, d.starts, task, d.back[task]), r.Reason)
 			}

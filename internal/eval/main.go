@@ -103,6 +103,10 @@ func main() {
 	tmpfs := flag.String("tmpfs", "/dev/shm", "directory in memory; left out if it is not there")
 	parallel := flag.Int("parallel", 2, "tasks of each operator, and sources, on one agent")
 	flag.Parse()
+	if flag.NArg() > 0 || *rounds < 0 || *parallel < 1 || *isShort && *isFull {
+		flag.Usage()
+		os.Exit(2)
+	}
 	s := usual
 	switch {
 	case *isShort:

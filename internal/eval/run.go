@@ -310,8 +310,9 @@ func (e *evaluation) collect(ctx context.Context, r result, job graph.Job, kill 
 	if err == nil {
 		err = c.exact(job.Agents*job.Sources, job.Total()/(job.Agents*job.Sources))
 	}
+	err = errors.Join(err, c.close()) // from here on nothing comes any more
 	r.records, r.repeats, r.arrivals = job.Total(), c.repeats, c.arrivals
-	return r, errors.Join(err, c.close())
+	return r, err
 }
 
 // crash kills an agent when a third of the records have come, and starts it a second later.
