@@ -631,7 +631,7 @@ func TestTicksAreLoggedWhenNeeded(t *testing.T) {
 	}
 }
 
-// TestTimerThatSetsItselfFillsNoLog: ticks have a distance.
+// TestTicksHaveADistance: a timer that sets itself again for a time that has passed fills no log.
 func TestTicksHaveADistance(t *testing.T) {
 	d := newTimeDesk(t, true)
 	d.open()

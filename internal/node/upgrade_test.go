@@ -145,7 +145,7 @@ func TestUpgradeIsRolledBack(t *testing.T) {
 	f.write(t, "x\n")
 	f.wants(a, "1 a1", "2 a2")
 
-	if _, err := a.upgrade(f.tells("picky", ", on_error: fail"), nil); err != nil {
+	if _, err := a.upgrade(f.tells("picky", ", on_error: fail"), &api.Trial{TimeMS: 3_600_000}); err != nil {
 		t.Fatal(err)
 	}
 	f.write(t, "x\n")
