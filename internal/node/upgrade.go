@@ -261,6 +261,9 @@ func (a *Agent) trialOf(old jobRecord, p *job.Physical, changed []string, src ap
 		if t.Off {
 			return nil, nil
 		}
+		if t.TimeMS < 0 || t.TimeMS > maxTrialTime.Milliseconds() {
+			return nil, api.Invalid("", "a trial of %d ms: not between 0 and %s", t.TimeMS, maxTrialTime)
+		}
 		tr.Records, tr.Failures = t.Records, t.Failures
 		if t.TimeMS > 0 {
 			tr.TimeMS = t.TimeMS
@@ -289,9 +292,10 @@ func (a *Agent) trialOf(old jobRecord, p *job.Physical, changed []string, src ap
 	return tr, nil
 }
 
-// What proves a new version, unless it is said.
+// What proves a new version, unless it is said, and the longest trial.
 const (
 	defaultTrialTime    = 30 * time.Second
+	maxTrialTime        = 10_000 * time.Hour
 	defaultTrialRecords = 100 // of a canary
 )
 

@@ -144,6 +144,11 @@ func TestUpgradeIsRolledBack(t *testing.T) {
 	}
 	f.write(t, "x\n")
 	f.wants(a, "1 a1", "2 a2")
+	for _, ms := range []int64{-1, 1 << 60} {
+		if _, err := a.upgrade(f.tells("4", ""), &api.Trial{TimeMS: ms}); !api.IsInvalid(err) {
+			t.Errorf("a trial of %d ms: %v", ms, err)
+		}
+	}
 
 	if _, err := a.upgrade(f.tells("picky", ", on_error: fail"), &api.Trial{TimeMS: 3_600_000}); err != nil {
 		t.Fatal(err)
