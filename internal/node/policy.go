@@ -53,9 +53,9 @@ func (a *Agent) failedIn(way func(*runner) bool) map[string]abs.Generation {
 // own that counts.
 func (a *Agent) takesOver() bool { return a.takeover.Load() }
 
-// tookOver ends that.
+// tookOver ends that, unless there are tasks of another job that have not gone on yet.
 func (a *Agent) tookOver() error {
-	if !a.takeover.Load() {
+	if !a.takeover.Load() || len(a.failedIn((*runner).lost)) > 0 {
 		return nil
 	}
 	a.takeover.Store(false)
@@ -97,8 +97,15 @@ func (l *lead) policy(ctx context.Context, j *led) {
 		defer j.goingBack.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, policyPatience)
 		defer cancel()
-		l.a.log.Warn("job goes back by its policy", "job", rec.Name, "replace", replace, "restart", differs)
-		if err := l.a.goBack(ctx, rec, replace, differs); err != nil && ctx.Err() == nil {
+		if j.notBack == "" {
+			l.a.log.Warn("job goes back by its policy", "job", rec.Name, "replace", replace, "restart", differs)
+		}
+		err := l.a.goBack(ctx, rec, replace, differs)
+		switch {
+		case err == nil:
+			j.notBack = ""
+		case ctx.Err() == nil && err.Error() != j.notBack: // it is tried again and again, and said once
+			j.notBack = err.Error()
 			l.a.log.Error("job cannot go back by its policy", "job", rec.Name, "error", err)
 		}
 	})
