@@ -15,9 +15,9 @@
 //	… -sim.rule=order                                 with a rule left out
 //	go test ./dataflow/sim -run EveryStep -sim.stride=1
 //	                                                  one fault after every single event of a short run
-//	… -run Seeds -sim.profile=steady -sim.faults=none a world of another sort, by name (rule_test.go)
 //	go test ./dataflow/sim -run AtEveryStep -sim.stride=1
 //	                                                  the same over the end of all inputs, and of coordinators
+//	… -run Seeds -sim.profile=steady -sim.faults=none a world of another sort, by name (rule_test.go)
 //
 // The same seed gives the same run. Topologies (topology_test.go), faults (fault_test.go) and rules that
 // can be left out (rule_test.go) are tables.

@@ -6,7 +6,7 @@
 //
 // Rules that can be left out without touching the code are in rule_test.go of the simulator; they run with
 // every test. A rule is taken out here by replacing a piece of a file in an overlay of the build: the files
-// stay as they are. If the code has changed and the piece is not there any more, the test says so.
+// stay as they are. If the code has changed and a piece is not there any more, a test that is always run says so.
 //
 // What the simulator does not find, in 200 seeds each, and why it is there all the same:
 //   - Tasks are told of an abort: the next epoch's barrier has the same effect. Where none comes, a channel

@@ -1,5 +1,3 @@
-//go:build mutants && !race
-
 package mutant
 
 var mutants = []mutant{
