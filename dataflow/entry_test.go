@@ -39,6 +39,7 @@ var decoders = map[string]func([]byte) (any, error){
 	"reserve": func(b []byte) (any, error) { return decodeReserve(b) },
 	"cut":     func(b []byte) (any, error) { return decodeCut(b) },
 	"sink":    func(b []byte) (any, error) { return decodeSink(b) },
+	"tick":    func(b []byte) (any, error) { return decodeTick(b) },
 	"give up": func(b []byte) (any, error) { return decodeGiveUp(b) },
 }
 
@@ -59,6 +60,8 @@ func encodeAny(e any) []byte {
 	case sinkEntry:
 		return e.encode()
 	case cutEntry:
+		return e.encode()
+	case tickEntry:
 		return e.encode()
 	case giveUpEntry:
 		return e.encode()
@@ -83,6 +86,8 @@ func entrySamples() []entrySample {
 		sample("reserve", "01"+"8180808080808080"+"8001", reserveEntry{1, 1 | 1<<63}),
 		sample("cut", "e807"+"07", cutEntry{1000, 7}),
 		sample("sink", "01"+"8020"+"e807", sinkEntry{1, 4096, 1000}),
+		sample("tick", "0068e5cf8b010000"+"01", tickEntry{1700000000000, true}),
+		sample("tick", "ffffffffffffffff"+"00", tickEntry{-1, false}),
 		sample("give up", "90a10f"+"0c"+"74726170", giveUpEntry{250000, 12, "trap"}),
 	}
 }

@@ -1,7 +1,9 @@
 package dataflow
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -258,4 +260,36 @@ func TestUpgradeEntryIsChecked(t *testing.T) {
 			t.Errorf("%q is taken", bad)
 		}
 	}
+}
+
+// TestUpgradeEntryGolden pins the format: logs outlive versions.
+func TestUpgradeEntryGolden(t *testing.T) {
+	e := upgradeEntry{300, Upgrade{Number: 9, Ops: []OpVersion{
+		{Name: "a", Module: "a@1", Digest: "d", Config: map[string]string{"k": "v"}, Limits: Limits{Memory: 1 << 20}, Policy: PolicySkip, Anew: 4}, {Name: "b"},
+	}}}
+	const want = "\xac\x02" + `{"number":9,"ops":[{"name":"a","module":"a@1","digest":"d","config":{"k":"v"},` +
+		`"limits":{"Memory":1048576,"Time":0,"Output":0,"State":0,"LogRate":0,"Timers":0},"policy":"skip","anew":4},{"name":"b"}]}`
+	if got := string(e.encode()); got != want {
+		t.Errorf("have %q\nwant %q", got, want)
+	}
+}
+
+// FuzzUpgradeEntry: what decodes says the same when it is encoded and decoded again; all else is an error of the known kind.
+func FuzzUpgradeEntry(f *testing.F) {
+	f.Add(upgradeEntry{3, Upgrade{Number: 9, Ops: []OpVersion{{Name: "a", Digest: "d", Config: map[string]string{"k": "v"}, Anew: 4}}}}.encode())
+	f.Add([]byte("\x01{"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := decodeUpgrade(b)
+		if err != nil {
+			if !errors.Is(err, errEntry) {
+				t.Fatalf("error of another kind: %v", err)
+			}
+			return
+		}
+		once := e.encode()
+		again, err := decodeUpgrade(once)
+		if err != nil || !bytes.Equal(again.encode(), once) {
+			t.Fatalf("%q became %q, %v", once, again.encode(), err)
+		}
+	})
 }
