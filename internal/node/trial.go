@@ -105,7 +105,7 @@ func gather(rec jobRecord, tasks []api.Task) (e evidence) {
 		before, failedBefore = before+up.RecordsBefore, failedBefore+up.FailedBefore
 	}
 	e.allowed = tr.Failures
-	if before > 0 { // what the versions before would have failed on, rounded up
+	if before > 0 && !tr.Unproved { // what the versions before would have failed on, rounded up
 		e.allowed += (failedBefore*e.records + before - 1) / before
 	}
 	return e
@@ -125,9 +125,10 @@ func judge(tr trialRecord, e evidence, since time.Duration) (over, kept bool, re
 	return true, true, fmt.Sprintf("%d of %d records failed in %s", e.failed, e.records, since.Round(time.Second))
 }
 
-// trialClock is since when the coordinator has seen all tasks of a trial with the new version.
+// trialClock is since when the coordinator has seen a trial, and all its tasks with the new version.
 type trialClock struct {
 	number uint64
+	seen   time.Time
 	since  time.Time
 }
 
@@ -155,8 +156,8 @@ func (a *Agent) watchTrial(ctx context.Context, rec jobRecord, clocks map[string
 	}
 	e := gather(rec, tasksOf(rec, a.askAll(ctx, agents)))
 	c := clocks[rec.Name]
-	if c.number != rec.Upgrade.Number || c.since.IsZero() {
-		c = trialClock{number: rec.Upgrade.Number}
+	if c.number != rec.Upgrade.Number {
+		c = trialClock{number: rec.Upgrade.Number, seen: time.Now()}
 	}
 	if e.taken == e.tasks && c.since.IsZero() {
 		c.since = time.Now()
@@ -167,7 +168,7 @@ func (a *Agent) watchTrial(ctx context.Context, rec jobRecord, clocks map[string
 		since = time.Since(c.since)
 	}
 	over, kept, reason := judge(*tr, e, since)
-	if !over && tr.Agents == nil && a.now() > tr.StartedMS+10*tr.TimeMS && e.taken < e.tasks {
+	if !over && tr.Agents == nil && time.Since(c.seen) > 10*time.Duration(tr.TimeMS)*time.Millisecond && e.taken < e.tasks {
 		over, kept, reason = true, true, "tasks that are out of reach take it when they are back"
 	}
 	if !over {

@@ -106,10 +106,10 @@ func (a *Agent) SignOperator(ctx context.Context, name, version, signature strin
 		if slices.Contains(rec.Signatures, signature) {
 			return a.operator(rec), nil
 		}
-		rec.Signatures = append(rec.Signatures, signature)
-		if n := len(rec.Signatures); n > maxSignatures {
-			rec.Signatures = rec.Signatures[n-maxSignatures:]
+		if len(rec.Signatures) == maxSignatures {
+			return api.Operator{}, api.Conflict("push it under a new version", "%s@%s has %d signatures, and no more can be kept", name, version, maxSignatures)
 		}
+		rec.Signatures = append(rec.Signatures, signature)
 		_, err = kv.Update(ctx, key, mustJSON(rec), e.Revision)
 		if errors.Is(err, wnats.ErrConflict) {
 			continue

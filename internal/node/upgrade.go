@@ -45,7 +45,9 @@ type trialRecord struct {
 	TimeMS    int64    `json:"time_ms"`
 	Failures  uint64   `json:"failures"` // that are tolerated beyond the rate of the versions before
 	StartedMS int64    `json:"started_ms"`
-	Before    struct {
+	// Unproved: the versions that were there had not proved themselves, so what they failed on excuses nothing.
+	Unproved bool `json:"unproved,omitempty"`
+	Before   struct {
 		Number  uint64               `json:"number"`
 		Ops     []dataflow.OpVersion `json:"ops"`
 		File    string               `json:"file"`
@@ -256,7 +258,7 @@ func (a *Agent) upgrade(ctx context.Context, old jobRecord, p *job.Physical, src
 
 // trialOf is how an upgrade is to prove itself.
 func (a *Agent) trialOf(old jobRecord, p *job.Physical, changed []string, src api.JobSource) (*trialRecord, error) {
-	tr := &trialRecord{Changed: changed, StartedMS: a.now(), TimeMS: defaultTrialTime.Milliseconds()}
+	tr := &trialRecord{Changed: slices.Clone(changed), StartedMS: a.now(), TimeMS: defaultTrialTime.Milliseconds()}
 	if t := src.Trial; t != nil {
 		if t.Off {
 			return nil, nil
@@ -287,7 +289,12 @@ func (a *Agent) trialOf(old jobRecord, p *job.Physical, changed []string, src ap
 	case tr.Agents != nil:
 		return nil, api.Conflict("wait for its end (agent job show), or end it with agent job promote or agent job rollback", "an upgrade of job %s is on trial", old.Name)
 	default:
-		tr.Before = u.Trial.Before // what has proved itself
+		tr.Before, tr.Unproved = u.Trial.Before, true // what has proved itself
+		for _, op := range u.Trial.Changed {          // and would go back, too
+			if !slices.Contains(tr.Changed, op) {
+				tr.Changed = append(tr.Changed, op)
+			}
+		}
 	}
 	return tr, nil
 }
