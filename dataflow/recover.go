@@ -563,6 +563,7 @@ func (t *Task) failed(ctx context.Context, cause error) (bool, error) {
 		return false, cause
 	}
 	t.stats.restarts.Add(1)
+	t.stats.setUpgraded(t.upgraded)
 	var rec *recordError
 	switch {
 	case !errors.As(cause, &rec):

@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"sync"
@@ -123,7 +124,16 @@ func (s *stats) setRecovery(r Recovery) {
 func (s *stats) setUpgraded(u Upgraded) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.upgraded = u
+	s.reached(u)
+}
+
+// reached notes how far the task is with its upgrades. A task that replays is where it was before, and so on until it
+// is further: an operator that fails on most records lets it hardly do anything else, and its trial is to hear of that.
+func (s *stats) reached(u Upgraded) {
+	had := s.upgraded
+	if c := cmp.Or(cmp.Compare(u.Number, had.Number), cmp.Compare(u.Since.Records, had.Since.Records), cmp.Compare(u.Since.Failed, had.Since.Failed)); c >= 0 {
+		s.upgraded = u
+	}
 }
 
 func (s *stats) setSaveError(err error) {
@@ -193,7 +203,7 @@ func (t *Task) status() {
 			s.sinks[i].Early = p.held.released
 		}
 	}
-	s.upgraded = t.upgraded
+	s.reached(t.upgraded)
 	s.counters = Counters{t.inbox.duplicates, t.inbox.jumps, t.inbox.stale}
 }
 

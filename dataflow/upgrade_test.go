@@ -202,6 +202,32 @@ func TestTrialKeepsWhatTheNewVersionRefuses(t *testing.T) {
 	})
 }
 
+// TestTrialIsHeardOfWhileTheTaskReplays: an operator that fails on most records lets the task hardly do anything but
+// replay what came before the upgrade; what others see of the upgrade does not go back meanwhile.
+func TestTrialIsHeardOfWhileTheTaskReplays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := upgradeDevice(t, "")
+		p := d.versioned()
+		p.receive("a")
+		p.upgrade(1, "picky")
+		p.receive("b")
+		p.sync()
+		p.ticks <- struct{}{}
+		p.sync()
+		// What a restart does while the task is alive, up to its first entry.
+		p.stop(false)
+		s := &p.task.stats
+		want := Upgraded{Number: 1, Since: Tally{Records: 1, Failed: 1}, Before: Tally{Records: 1}, Ops: p.task.upgraded.Ops}
+		mustEqual(t, "before", fmt.Sprint(s.upgraded), fmt.Sprint(want))
+		p.task.loadVersions(Upgraded{}, false)
+		mustEqual(t, "in replay", fmt.Sprint(s.upgraded), fmt.Sprint(want))
+		p.task.setUpgraded(Upgraded{Number: 1, Since: Tally{Records: 2, Failed: 1}})
+		mustEqual(t, "further", s.upgraded.Since, Tally{Records: 2, Failed: 1})
+		p.task.setUpgraded(Upgraded{Number: 2})
+		mustEqual(t, "the next", s.upgraded.Number, 2)
+	})
+}
+
 // TestNewGenerationKnowsTheVersionsOfItsBase: an upgrade that a task had not taken is made up for, and entries
 // of an older generation mean nothing.
 func TestNewGenerationKnowsTheVersionsOfItsBase(t *testing.T) {
