@@ -363,7 +363,7 @@ func (a *Agent) waitUpgraded(ctx context.Context, rec jobRecord) ([]string, erro
 			}
 			task := taskOf(st, rec, t)
 			switch up := task.Upgrade; {
-			case up == nil || up.Number < want.Number && up.Refused == "":
+			case up == nil || up.Wanted < want.Number || up.Number < want.Number && up.Refused == "":
 				why := "it has not taken it yet"
 				if up != nil && up.Waits != "" {
 					why = up.Waits
@@ -494,7 +494,9 @@ func (r *runner) upgradeStatus(s *dataflow.Status) *api.TaskUpgrade {
 	out := &api.TaskUpgrade{Wanted: r.wanted.Number, Waits: r.upgradeWaits}
 	if s != nil {
 		u := s.Upgraded
-		out.Number, out.Refused = u.Number, u.Refused
+		if out.Number = u.Number; u.Number >= r.wanted.Number { // else it has refused another one
+			out.Refused = u.Refused
+		}
 		out.Records, out.Failed, out.RecordsBefore, out.FailedBefore = u.Since.Records, u.Since.Failed, u.Before.Records, u.Before.Failed
 		for _, v := range u.Ops {
 			out.Operators = append(out.Operators, api.OperatorVersion{Name: v.Name, Module: v.Module, Digest: v.Digest})

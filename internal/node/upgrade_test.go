@@ -187,6 +187,30 @@ func TestUpgradeIsRolledBack(t *testing.T) {
 	f.wants(a, "1 a1", "2 a2", "3 a3", "4 d4", "5 a5")
 }
 
+// TestUpgradeAfterOneThatWasRefused: what a task has refused says nothing of the next upgrade.
+func TestUpgradeAfterOneThatWasRefused(t *testing.T) {
+	t.Parallel()
+	f := newFiles(t)
+	a := start(t, t.TempDir())
+	a.push("1", telling("a"))
+	a.push("bad", telling("b").Body("weir_migrate_in", wasmtest.I32(1)...))
+	a.push("3", telling("c"))
+	a.mustApply(f.tells("1", ""))
+	f.write(t, "x\n")
+	f.wants(a, "1 a1")
+	if _, err := a.upgrade(f.tells("bad", ""), &api.Trial{Off: true}); err == nil || !strings.Contains(err.Error(), "is not upgraded") {
+		t.Fatalf("it is not refused: %v", err)
+	}
+	if _, err := a.upgrade(f.tells("3", ""), &api.Trial{TimeMS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if u := a.upgraded(api.UpgradeDone); u.Number != 2 {
+		t.Errorf("%+v", u)
+	}
+	f.write(t, "x\n")
+	f.wants(a, "1 a1", "2 c2")
+}
+
 func (f *fleet) tells(version string) string {
 	return fmt.Sprintf(`name: lines
 checkpoint: {interval: 200ms}
