@@ -48,19 +48,29 @@ func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 		return err
 	}
 	defer f.Close()
+	var sign signer
+	if c.Sign != "" {
+		if sign, err = newSigner(c.Sign, f); err != nil {
+			return err
+		}
+	}
 	o, err := cl.PushOperator(ctx, c.Name, c.Version, f)
 	if err != nil {
 		return fmt.Errorf("push %s as %s@%s: %w", c.File, c.Name, c.Version, err)
 	}
-	if c.Sign != "" {
-		if o, err = signOperator(ctx, cl, c.Sign, o, f); err != nil {
+	if sign != nil {
+		if o, err = sign(ctx, cl, o); err != nil {
 			return fmt.Errorf("%s@%s is registered, but not signed: %w", c.Name, c.Version, err)
 		}
 	}
 	if c.JSON {
 		return p.printJSON(o)
 	}
-	_, err = fmt.Fprintf(p.stdout, "%s@%s %s (%s)\n", o.Name, o.Version, o.Digest, bytesText(o.Bytes))
+	signed := ""
+	if sign != nil {
+		signed = ", signed"
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s@%s %s (%s)%s\n", o.Name, o.Version, o.Digest, bytesText(o.Bytes), signed)
 	return err
 }
 
@@ -135,9 +145,9 @@ func (p *program) printOperators(ops []api.Operator, asJSON bool) error {
 	if asJSON {
 		return p.printJSON(ops)
 	}
-	t := newTable("NAME", "VERSION", "SIZE", "MEMORY", "GLOBALS", "PUSHED", "DIGEST")
+	t := newTable("NAME", "VERSION", "SIZE", "MEMORY", "GLOBALS", "SIGNATURES", "PUSHED", "DIGEST")
 	for _, o := range ops {
-		t.add(o.Name, o.Version, bytesText(o.Bytes), bytesText(o.MemoryBytes), o.Globals, timeText(o.Pushed), o.Digest)
+		t.add(o.Name, o.Version, bytesText(o.Bytes), bytesText(o.MemoryBytes), o.Globals, o.Signatures, timeText(o.Pushed), o.Digest)
 	}
 	return t.print(p.stdout)
 }

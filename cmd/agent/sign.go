@@ -41,18 +41,19 @@ func (c operatorKeygenCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	for _, file := range []struct {
+	for _, part := range []struct {
 		path string
 		text []byte
-	}{{c.File + ".pub", public}, {c.File, private}} {
-		f, err := os.OpenFile(file.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		mode os.FileMode
+	}{{c.File + ".pub", public, 0o644}, {c.File, private, 0o600}} {
+		f, err := os.OpenFile(part.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, part.mode)
 		if errors.Is(err, os.ErrExist) {
 			return usage("a key is not overwritten; name another file", "%w", err)
 		}
 		if err != nil {
 			return usage("", "%w", err)
 		}
-		_, err = f.Write(file.text)
+		_, err = f.Write(part.text)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
@@ -65,29 +66,35 @@ func (c operatorKeygenCmd) Run(p *program) error {
 	return err
 }
 
-// signOperator signs what has been pushed, if there is a key.
-func signOperator(ctx context.Context, cl *api.Client, keyFile string, o api.Operator, file io.ReadSeeker) (api.Operator, error) {
+// signer signs the registered version of a module.
+type signer func(ctx context.Context, cl *api.Client, o api.Operator) (api.Operator, error)
+
+// newSigner reads the key and the module, which is at its beginning again afterwards. Nothing is registered yet when
+// a key does not do, and a client closes the file that it has sent.
+func newSigner(keyFile string, module io.ReadSeeker) (signer, error) {
 	text, err := readSmall(keyFile, maxKeyBytes)
 	if err != nil {
-		return o, usage("", "--sign: %w", err)
+		return nil, usage("agent operator keygen makes a key", "--sign: %w", err)
 	}
 	key, err := signing.ParsePrivate(text)
 	if err != nil {
-		return o, usage("agent operator keygen makes one", "--sign %s: %w", keyFile, err)
-	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return o, err
+		return nil, usage("agent operator keygen makes one", "--sign %s: %w", keyFile, err)
 	}
 	h := sha256.New()
-	if _, err := io.Copy(h, file); err != nil {
-		return o, err
+	if _, err := io.Copy(h, module); err != nil {
+		return nil, err
+	}
+	if _, err := module.Seek(0, io.SeekStart); err != nil {
+		return nil, err
 	}
 	// The digest is that of the file here: an agent's word for it is not signed.
 	digest := "sha256:" + hex.EncodeToString(h.Sum(nil))
-	if digest != o.Digest {
-		return o, fmt.Errorf("the agent has %s@%s as %s, the file is %s: not signed", o.Name, o.Version, o.Digest, digest)
-	}
-	return cl.SignOperator(ctx, o.Name, o.Version, signing.Operator(key, o.Name, o.Version, digest))
+	return func(ctx context.Context, cl *api.Client, o api.Operator) (api.Operator, error) {
+		if digest != o.Digest {
+			return o, fmt.Errorf("the agent has %s@%s as %s, the file is %s", o.Name, o.Version, o.Digest, digest)
+		}
+		return cl.SignOperator(ctx, o.Name, o.Version, signing.Operator(key, o.Name, o.Version, digest))
+	}, nil
 }
 
 // loadTrusted reads the keys that a configuration file trusts: files in PEM, relative to it, or keys in base64.

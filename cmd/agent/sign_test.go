@@ -59,7 +59,7 @@ func TestKeygenAndTrustedKeys(t *testing.T) {
 		{"trusted_keys: ['" + said + "', key.pem.pub]", 2, ""},
 		{"auth: {}", 0, ""},
 		{"trusted_keys: []", 0, "trusted_keys is empty"},
-		{"trusted_keys: [key.pem]", 0, "number 1"},
+		{"trusted_keys: [key.pem]", 0, "number 1: PRIVATE KEY in PEM, a public key is wanted"},
 		{"trusted_keys: [nowhere.pub]", 0, "nowhere.pub"},
 	} {
 		n, err := load(c.yaml)

@@ -106,6 +106,9 @@ func ParsePublic(text []byte) (ed25519.PublicKey, error) {
 		}
 		return ed25519.PublicKey(b), nil
 	}
+	if block.Type != "PUBLIC KEY" {
+		return nil, fmt.Errorf("%s in PEM, a public key is wanted", block.Type)
+	}
 	key, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("a public key that cannot be read: %w", err)
