@@ -24,7 +24,7 @@ func (p *planner) checkBrokers() {
 		if c.broker == "" {
 			if !slices.Contains(lacking, c.what) {
 				lacking = append(lacking, c.what)
-				p.fail("%s names no broker, and no agent has an MQTT listener; set mqtt.broker or start an agent with --mqtt-listen", c.what)
+				p.fail("%s names no broker, and agent %s reaches no MQTT listener of an agent; set mqtt.broker, or start the hub with --mqtt-listen ADDR", c.what, c.agent)
 			}
 			continue
 		}
@@ -156,6 +156,9 @@ func (p *planner) broker(given, agent string) string {
 		}
 		if a.Name == agent {
 			return "agent " + agent
+		}
+		if a.MQTTLeaf {
+			continue
 		}
 		listening = append(listening, a.Name)
 	}

@@ -111,7 +111,8 @@ func (s *script) graph(section string) (*Graph, error) {
 	return Build(f)
 }
 
-// agents reads lines of: name, labels as k=v, and the word mqtt, or mqtt=ADDRESS, for one with a listener.
+// agents reads lines of: name, labels as k=v, and the word mqtt, or mqtt=ADDRESS, for one with a
+// listener, or mqtt-leaf for one whose listener is its own.
 func agents(t *testing.T, text []byte) []Agent {
 	t.Helper()
 	var all []Agent
@@ -122,8 +123,8 @@ func agents(t *testing.T, text []byte) []Agent {
 		}
 		a := Agent{Name: words[0], Labels: map[string]string{}}
 		for _, w := range words[1:] {
-			if w == "mqtt" {
-				a.MQTTListen = true
+			if w == "mqtt" || w == "mqtt-leaf" {
+				a.MQTTListen, a.MQTTLeaf = true, w == "mqtt-leaf"
 				continue
 			}
 			k, v, ok := strings.Cut(w, "=")

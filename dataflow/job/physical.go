@@ -11,6 +11,7 @@ type Agent struct {
 	Name       string            `json:"name"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	MQTTListen bool              `json:"mqtt_listen,omitempty"` // runs an MQTT listener of its own
+	MQTTLeaf   bool              `json:"mqtt_leaf,omitempty"`   // that is for its own device: no other agent uses it
 	MQTTAddr   string            `json:"mqtt_addr,omitempty"`   // HOST:PORT of it, if known
 }
 

@@ -54,7 +54,7 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 		if !alive {
 			absent = append(absent, p.Name)
 		}
-		agents = append(agents, job.Agent{Name: p.Name, Labels: p.Labels, MQTTListen: p.MQTT != "", MQTTAddr: p.MQTT})
+		agents = append(agents, job.Agent{Name: p.Name, Labels: p.Labels, MQTTListen: p.MQTT != "" || p.MQTTLeaf, MQTTAddr: p.MQTT, MQTTLeaf: p.MQTTLeaf})
 	}
 	physical, err := job.Plan(graph, agents, modules, gen, previous)
 	if err != nil {

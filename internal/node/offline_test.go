@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/node"
 )
 
@@ -263,6 +264,19 @@ func (s *offlineSite) nights() {
 	for _, task := range j.Tasks {
 		if task.Restarts != 0 {
 			s.t.Errorf("%s was restarted: %s", task.ID, task.Reason)
+		}
+	}
+}
+
+// TestLeafNodesOwnListener: a source without a broker is planned on a leaf node, which has a listener of its own; for
+// other agents it has none.
+func TestLeafNodesOwnListener(t *testing.T) {
+	s := newOfflineSite(t, true)
+	for role, want := range map[string]string{"gateway": "", "hub": "agent hub reaches no MQTT listener"} {
+		yaml := fmt.Sprintf("name: own\nsources: {s: {mqtt: {topics: [t]}, on: {role: %s}}}\nsinks: {l: {log: {}, from: s}}\n", role)
+		_, err := s.hub.client.PlanJob(t.Context(), api.JobSource{File: "own.yaml", YAML: yaml})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("on %s: %v, want %q", role, err, want)
 		}
 	}
 }

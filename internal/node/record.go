@@ -143,7 +143,8 @@ type agentRecord struct {
 	StartedMS int64  `json:"started_ms"`
 	HTTP      string `json:"http,omitempty"`
 	NATS      string `json:"nats,omitempty"`
-	MQTT      string `json:"mqtt,omitempty"` // where other agents reach its MQTT listener
+	MQTT      string `json:"mqtt,omitempty"`      // where other agents reach its MQTT listener
+	MQTTLeaf  bool   `json:"mqtt_leaf,omitempty"` // it has a listener for its own device only
 }
 
 // Kinds of keys in the bucket of checkpoints.

@@ -172,7 +172,7 @@ func (a *Agent) announce(ctx context.Context, cluster string) error {
 		Starts: uint64(a.dir.Incarnation()), StartedMS: a.began.UnixMilli(), HTTP: ad.HTTP, NATS: ad.NATS, MQTT: ad.MQTT,
 	}
 	if a.opt.Leaf != "" {
-		rec.NATS, rec.MQTT = "", "" // for its own device only
+		rec.NATS, rec.MQTT, rec.MQTTLeaf = "", "", ad.MQTT != "" // for its own device only
 	}
 	value, err := json.Marshal(rec)
 	if err != nil {
