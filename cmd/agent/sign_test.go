@@ -2,12 +2,20 @@ package main
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/signing"
 )
 
@@ -69,5 +77,50 @@ func TestKeygenAndTrustedKeys(t *testing.T) {
 	}
 	if keys, err := loadTrusted(""); keys != nil || err != nil {
 		t.Errorf("no file: %v, %v", keys, err)
+	}
+}
+
+// TestPushAndSign: one command registers a module and signs it, by the digest of the file.
+func TestPushAndSign(t *testing.T) {
+	dir := t.TempDir()
+	keyFile, module := filepath.Join(dir, "key.pem"), filepath.Join(dir, "m.wasm")
+	p := &program{stdout: io.Discard, stderr: io.Discard}
+	if err := (operatorKeygenCmd{File: keyFile}).Run(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(module, []byte("\x00asm and more"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var digest, signature string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.HasSuffix(r.URL.Path, "/signature") {
+			signature = string(body)
+		} else {
+			sum := sha256.Sum256(body)
+			digest = "sha256:" + hex.EncodeToString(sum[:])
+		}
+		if err := json.NewEncoder(w).Encode(api.Operator{Name: "n", Version: "1", Digest: digest}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer srv.Close()
+	c := operatorPushCmd{File: module, Name: "n", Version: "1", Sign: keyFile, remote: remote{Server: srv.URL}}
+	if err := c.Run(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	public, err := os.ReadFile(keyFile + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := signing.ParsePublic(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !signing.Verify([]ed25519.PublicKey{key}, []string{signature}, "n", "1", digest) {
+		t.Errorf("signature %q of %s does not verify", signature, digest)
 	}
 }
