@@ -205,7 +205,7 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	}
 	what := "updated"
 	if a.Upgrade > 0 {
-		what = fmt.Sprintf("upgraded while it runs (upgrade %d)", a.Upgrade)
+		what = fmt.Sprintf("upgraded while it runs (upgrade %d; agent job show %s says how its trial goes)", a.Upgrade, a.Job)
 	}
 	if a.Drained != "" {
 		what += ", drained since " + plain(a.Drained)

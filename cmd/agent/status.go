@@ -41,7 +41,7 @@ func (p *program) printStatus(s api.Status) error {
 	fmt.Fprintf(w, "store: %s, log %s of %s, snapshots %s, written %s, %s an hour\n", plain(s.Store.Dir),
 		bytesText(s.Store.LogBytes), bytesText(s.Store.LogBudgetBytes), bytesText(s.Store.SnapshotBytes), bytesText(s.Store.WrittenBytes), bytesText(int64(s.Store.WrittenPerHour)))
 	if s.Store.LogHoursLeft > 0 {
-		fmt.Fprintf(w, "out of reach: the log takes %.1f hours more of %s an hour\n", s.Store.LogHoursLeft, bytesText(int64(s.Store.LogPerHour)))
+		fmt.Fprintf(w, "if the hub cannot be reached, the log is full in %.1f hours, at %s an hour\n", s.Store.LogHoursLeft, bytesText(int64(s.Store.LogPerHour)))
 	}
 	for _, n := range s.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(n))

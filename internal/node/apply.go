@@ -309,6 +309,7 @@ func (a *Agent) notStarted(rec jobRecord, cause error) error {
 	ctx, cancel := context.WithTimeout(a.life, peerPatience)
 	defer cancel()
 	var waits []string
+	failing := false
 	statuses := a.askAll(ctx, rec.Plan.Agents())
 	for _, t := range rec.Plan.Tasks {
 		st, ok := statuses[t.Agent]
@@ -318,12 +319,16 @@ func (a *Agent) notStarted(rec jobRecord, cause error) error {
 		}
 		for _, task := range st.Tasks {
 			if task.Job == rec.Name && task.ID == string(t.ID) && task.Reason != "" {
-				waits = append(waits, fmt.Sprintf("task %s: %s", t.ID, task.Reason))
+				waits, failing = append(waits, fmt.Sprintf("task %s: %s", t.ID, task.Reason)), true
 			}
 		}
+	}
+	hint := ""
+	if failing {
+		hint = fmt.Sprintf(" (if that is a mistake in the job: agent job delete %s --force, then apply it corrected)", rec.Name)
 	}
 	if len(waits) == 0 {
 		waits = []string{"its initial checkpoint is not committed yet"}
 	}
-	return fmt.Errorf("job %s is stored and will start by itself, but has not yet: %s: %w", rec.Name, strings.Join(waits, "; "), cause)
+	return fmt.Errorf("job %s is stored and will start by itself, but has not yet: %s%s: %w", rec.Name, strings.Join(waits, "; "), hint, cause)
 }

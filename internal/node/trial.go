@@ -252,7 +252,7 @@ func (a *Agent) EndTrial(ctx context.Context, name string, keep bool) (api.Upgra
 		return api.Upgrade{}, api.Conflict("agent job show tells how the last one ended; to go back later, apply the old file", "no upgrade of job %s is on trial", name)
 	}
 	number := rec.Upgrade.Number
-	if rec, err = a.endTrial(ctx, name, rec.Generation, number, keep, "somebody has decided it"); err != nil {
+	if rec, err = a.endTrial(ctx, name, rec.Generation, number, keep, "by hand"); err != nil {
 		return api.Upgrade{}, err
 	}
 	a.waitHeard(ctx, *rec)
