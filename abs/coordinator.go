@@ -311,6 +311,8 @@ func (c *Coordinator) adopt(v VersionedRecord) {
 	c.records[r.Epoch] = v
 	if !c.any || r.Epoch >= c.newest {
 		c.adoptNewest(r, !seen || known.Record.State != r.State)
+	} else if r.State == Aborted {
+		delete(c.names, r.Savepoint) // it had to give way
 	}
 	c.forget()
 }

@@ -159,6 +159,9 @@ func (c *Coordinator) complete(v VersionedRecord, detached []string) *Write {
 		v.Record = r
 		return c.abort(v, err.Error())
 	}
+	if w := c.giveWay(r.Epoch, parts); w != nil {
+		return w
+	}
 	r.State, r.Parts, r.EndedMs = Committed, parts, c.now
 	return c.revise(v, r)
 }
@@ -214,6 +217,35 @@ func (c *Coordinator) keptPart(task TaskID) (p Part, has bool) {
 	return p, has
 }
 
+// giveWay ends a committed epoch that has a newer part of a task than the next manifest will keep. Were it
+// replicated late, the task's agent would give up its log up to that part, and the newer checkpoint, which
+// counts more, could not be gone on from: of a task's parts no older one may come to count after a newer.
+// That is certain only when the epoch's key says so: another term may be about to mark it.
+func (c *Coordinator) giveWay(next Epoch, parts map[TaskID]Part) *Write {
+	for _, e := range c.awaiting() {
+		v := c.records[e]
+		if task := outruns(v.Record, parts); task != "" {
+			v.Record.Parts = nil
+			return c.abort(v, fmt.Sprintf("the part of task %q was not replicated before its agent was gone: %v keeps an older one", task, next))
+		}
+	}
+	return nil
+}
+
+// outruns names a task of which a manifest has a newer part than a later manifest, empty if there is none.
+// A generation's initial part is at the cut of the one that it was made from.
+func outruns(r EpochRecord, later map[TaskID]Part) TaskID {
+	if r.Initial {
+		return ""
+	}
+	for _, id := range sorted(setOf(maps.Keys(r.Parts))) {
+		if p, has := later[id]; has && p.Epoch < r.Parts[id].Epoch {
+			return id
+		}
+	}
+	return ""
+}
+
 // keepUnaligned adds the agents whose new parts cannot be used because a receiver with a new part
 // froze without their barrier: it had not yet seen that they are attached again, or saw them detached
 // first. All tasks of an agent share this, so the answer is closed over agents.
@@ -233,11 +265,14 @@ func (c *Coordinator) keepUnaligned(r EpochRecord, kept map[string]bool) {
 	}
 }
 
-// markReplicated marks the newest committed epoch whose parts are all in the object store.
+// markReplicated marks the newest committed epoch whose parts are all in the object store. One that had to give
+// way may be committed again: agents bring their copies when the control plane was lost.
 func (c *Coordinator) markReplicated() *Write {
-	for _, e := range c.awaiting() {
+	awaiting := c.awaiting()
+	for i, e := range awaiting {
 		v := c.records[e]
-		if parts, all := c.withPacks(v.Record); all {
+		late := slices.ContainsFunc(awaiting[:i], func(n Epoch) bool { return outruns(v.Record, c.records[n].Record.Parts) != "" })
+		if parts, all := c.withPacks(v.Record); all && !late {
 			r := v.Record
 			r.State, r.Parts, r.ReplicatedMs = Replicated, parts, c.now
 			return c.revise(v, r)

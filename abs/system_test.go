@@ -241,7 +241,7 @@ func (w *world) perform(wt *worldTerm) {
 
 // checkWrite holds every change of a key against the rules.
 func (w *world) checkWrite(old EpochRecord, existed bool, r EpochRecord) {
-	legal := map[EpochState][]EpochState{Started: {Started, Aborted, Committed}, Committed: {Replicated}}
+	legal := map[EpochState][]EpochState{Started: {Started, Aborted, Committed}, Committed: {Replicated, Aborted}}
 	switch {
 	case !existed && r.State != Started, existed && !slices.Contains(legal[old.State], r.State):
 		w.t.Fatalf("%v: from %q to %q", r.Epoch, old.State, r.State)

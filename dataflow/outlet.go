@@ -53,6 +53,7 @@ type outlet struct {
 
 	granted bool    // a grant has come since the task started
 	have    abs.Seq // receiver's next
+	haveAt  uint64  // the tick at which it moved
 	check   frame.Sum
 	checkAt abs.Seq // compare the sum before this number when it is reached; 0: nothing to compare
 	credit  int
@@ -215,6 +216,9 @@ func (o *outlet) find(first abs.Seq) int {
 func (o *outlet) grant(g Grant, tick uint64) (regenerate bool, err error) {
 	if g.Incarnation != o.Incarnation {
 		return false, nil
+	}
+	if o.have != g.Next {
+		o.haveAt = tick
 	}
 	o.granted, o.have, o.credit = true, g.Next, g.Window
 	o.check, o.checkAt = g.Sum, g.Next

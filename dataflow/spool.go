@@ -289,7 +289,12 @@ func (o *outlet) overflow() {
 	if !o.moved {
 		o.spool.seek(from)
 	}
+	o.recut()
 }
+
+// recut says that what was sent will be sent again in other frames: as each may hold only a part of what the
+// receiver takes in one go, credit must not come between them.
+func (o *outlet) recut() { o.free = max(o.free, o.highest) }
 
 // reload sends again from a number on, from the spool, if it leads on from there; false if it does not.
 func (o *outlet) reload(from abs.Seq) bool {
@@ -311,6 +316,7 @@ func (o *outlet) reload(from abs.Seq) bool {
 		o.window, o.unsent = nil, 0
 	}
 	o.spool.seek(from)
+	o.recut()
 	return true
 }
 
@@ -392,13 +398,30 @@ func (t *Task) spill(o *outlet) error {
 	return nil
 }
 
+// room says whether another frame may be loaded. A receiver that replays takes a run of items as it has taken it
+// before: one frame of then, which the spool may give in other frames now. It takes none of it before it has
+// it all, so the window must come to hold as much behind the receiver's number, whatever its bounds.
+func (o *outlet) room(tick uint64) bool {
+	if len(o.window) < o.bounds.Frames || o.under+o.unsent < o.bounds.Unsent {
+		return true
+	}
+	if tick < o.haveAt+spoolTicks {
+		return false
+	}
+	ahead := 0 // the last record of a frame begins before the target
+	for i := len(o.window) - 1; i >= 0 && o.window[i].first >= o.have; i-- {
+		ahead += len(o.window[i].buf) - frame.HeaderSize
+	}
+	return ahead < frame.TargetSize
+}
+
 // load takes frames from the spool into the window while there is room for them. Those of small steps become
 // one.
-func (o *outlet) load() error {
+func (o *outlet) load(tick uint64) error {
 	s := &o.spool
 	var open *outFrame // the last one loaded
 	var head frame.Header
-	for o.granted && s.unread() && (len(o.window) < o.bounds.Frames || o.under+o.unsent < o.bounds.Unsent) {
+	for o.granted && s.unread() && o.room(tick) {
 		if s.cursor == s.first && o.have < s.first && o.next < s.first {
 			return nil // what comes before it is being made again
 		}

@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -316,4 +317,60 @@ func TestRewindGoesForward(t *testing.T) {
 	mustEqual(t, "recoveries", fmt.Sprint(levels), "[rewind forward]")
 	s.take(21)
 	s.sinkHas("offered once each", s.made)
+}
+
+// TestSpoolGivesWholeRuns: a receiver that replays takes in one go what was one frame to it before. It gets that
+// from the spool, in whatever frames, although it takes nothing until it has it all.
+func TestSpoolGivesWholeRuns(t *testing.T) {
+	const run = frame.TargetSize / (2 * spooledKey) // records with their keys: a frame has no more
+	s := newSpooledWith(t, Bounds{Frames: 1, Unsent: 1})
+	s.work(100)
+	sum := func(n uint64) (sum frame.Sum) {
+		for f, err := range s.spooledFrames() {
+			if s.must(err); f.Last() == n {
+				sum = f.After
+			}
+		}
+		return sum
+	}
+	from := len(s.wire.frames)
+	s.ticks(spoolTicks)
+	asks := func(next uint64, window int, rewind bool) (got uint64) {
+		t.Helper()
+		g := Grant{Incarnation: 1, Next: abs.Seq(next), Sum: sum(next - 1), Window: window, Rewind: rewind}
+		for range 3 * spoolTicks {
+			s.must(s.task.TakeGrant(t.Context(), g))
+			s.ticks(1)
+			g.Rewind = false
+		}
+		for slices.ContainsFunc(s.wire.frames[from:], func(b []byte) bool {
+			h, _, err := frame.Decode(b)
+			return err == nil && h.First <= next+got && next+got <= h.Last()
+		}) {
+			got++
+		}
+		from = len(s.wire.frames)
+		return got
+	}
+	if n := asks(4, grantWindow, false); n < run || n > 3*run {
+		t.Errorf("a receiver that takes none gets %d items, a frame had up to %d", n, run)
+	}
+	asks(8, grantWindow, false)
+	if n := asks(3, 1, true); n < run {
+		t.Errorf("without credit it gets %d items again, a frame had up to %d", n, run)
+	}
+}
+
+// spooledFrames reads what the spool holds.
+func (s *spooled) spooledFrames() iter.Seq2[frame.Header, error] {
+	return func(yield func(frame.Header, error) bool) {
+		for _, e := range s.log.entries {
+			if e.Kind != EntrySpool {
+				continue
+			}
+			if h, _, _, err := decodeSpooled(e); !yield(h, err) {
+				return
+			}
+		}
+	}
 }

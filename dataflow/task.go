@@ -628,7 +628,7 @@ func (t *Task) HandOver() error {
 		t.reserve(o)
 		if o.Spool {
 			o.spool.reached(t.env.Log.Synced())
-			if err := errors.Join(t.spill(o), o.load()); err != nil {
+			if err := errors.Join(t.spill(o), o.load(t.tick)); err != nil {
 				return err
 			}
 		}

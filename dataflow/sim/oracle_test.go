@@ -121,7 +121,7 @@ func (o *oracle) failed(r *taskRun, err error) { o.w.fail("%s failed: %v", r.r.t
 // written holds every change of an epoch's key against the rules.
 func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
 	legal := map[abs.EpochState][]abs.EpochState{
-		abs.Started: {abs.Started, abs.Aborted, abs.Committed}, abs.Committed: {abs.Replicated},
+		abs.Started: {abs.Started, abs.Aborted, abs.Committed}, abs.Committed: {abs.Replicated, abs.Aborted},
 	}
 	switch {
 	case !existed && r.State != abs.Started, existed && !slices.Contains(legal[old.State], r.State):
