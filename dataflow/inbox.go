@@ -35,15 +35,16 @@ func (e *DiffError) Error() string {
 // inbox is the receiving end of a task's channels: it takes exactly the next number of each, drops
 // what it has, and checks the running checksum as it does so. It is pure; the task owns it.
 type inbox struct {
-	budget  int // bounds bytes
-	behind  int // bounds each channel's places that were consumed
-	gen     abs.Generation
-	chans   []*inChannel
-	byIndex map[int]*inChannel
-	bytes   int    // held
-	shut    bool   // a loop of the task is full
-	reading bool   // through what is in the stream already: what is missing may still come
-	arrival uint64 // counts accepted frames: live, tasks take them in this order
+	budget   int // bounds bytes
+	behind   int // bounds each channel's places that were consumed
+	gen      abs.Generation
+	chans    []*inChannel
+	byIndex  map[int]*inChannel
+	bytes    int    // held
+	shut     bool   // a loop of the task is full
+	reading  bool   // through what is in the stream already: what is missing may still come
+	restarts uint64 // how often the stream was begun anew: sequences of another one mean nothing
+	arrival  uint64 // counts accepted frames: live, tasks take them in this order
 
 	stale, duplicates, jumps uint64
 }
@@ -111,6 +112,7 @@ func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 // restart forgets everything held: the stream is read from its beginning.
 func (in *inbox) restart() {
 	in.bytes, in.reading = 0, true
+	in.restarts++
 	for _, c := range in.chans {
 		c.places, c.owed = nil, 0
 		c.seek(c.next, c.sum)

@@ -40,3 +40,21 @@ func TestInboxMakesRoom(t *testing.T) {
 	mustEqual(t, "asked for again", failed.excess(3), 99)
 	mustEqual(t, "once", failed.excess(3), 0)
 }
+
+// TestPurgeOfFormerStream: a purge that fails since the stream has been begun anew owes nothing to the new one,
+// whose sequences are others.
+func TestPurgeOfFormerStream(t *testing.T) {
+	c := &inChannel{}
+	task := &Task{inbox: &inbox{chans: []*inChannel{c}, byIndex: map[int]*inChannel{0: c}}}
+	c.box = task.inbox
+	purge := func(fails func()) uint64 {
+		task.Unpurged(0, 54, task.inbox.restarts)
+		fails()
+		for _, f := range task.mail.take() {
+			f()
+		}
+		return c.owed
+	}
+	mustEqual(t, "owed", purge(func() {}), 54)
+	mustEqual(t, "owed by another stream", purge(func() { task.inbox.restart() }), 0)
+}

@@ -267,8 +267,8 @@ func (t *Task) Status() Status {
 }
 
 // Purgeable gives reply, on the task's goroutine, the stream sequence per channel up to which the
-// input stream holds only what was consumed up to the given numbers.
-func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map[int]uint64)) {
+// input stream holds only what was consumed up to the given numbers, and which reading of the stream they are of.
+func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map[int]uint64, reading uint64)) {
 	t.mail.post(func() {
 		seqs := map[int]uint64{}
 		for _, c := range t.inbox.chans {
@@ -282,7 +282,7 @@ func (t *Task) Purgeable(consumed map[abs.ChannelID]abs.Seq, reply func(seqs map
 				seqs[c.Index] = seq
 			}
 		}
-		reply(seqs)
+		reply(seqs, t.inbox.restarts)
 	})
 }
 
@@ -305,22 +305,23 @@ func (t *Task) relieve() {
 		return
 	}
 	for _, c := range t.inbox.chans {
-		seq := c.excess(t.inbox.behind)
+		seq, reading := c.excess(t.inbox.behind), t.inbox.restarts
 		if seq == 0 {
 			continue
 		}
 		t.env.Relieve(c.Index, seq, func(err error) {
 			if err != nil {
-				t.Unpurged(c.Index, seq)
+				t.Unpurged(c.Index, seq, reading)
 			}
 		})
 	}
 }
 
-// Unpurged says that a purge of a channel up to a sequence has failed: the next one will include it.
-func (t *Task) Unpurged(channel int, seq uint64) {
+// Unpurged says that a purge of a channel up to a sequence of a reading has failed: the next one will include it,
+// unless the stream has been begun anew meanwhile.
+func (t *Task) Unpurged(channel int, seq, reading uint64) {
 	t.mail.post(func() {
-		if c := t.inbox.byIndex[channel]; c != nil {
+		if c := t.inbox.byIndex[channel]; c != nil && reading == t.inbox.restarts {
 			c.owed = max(c.owed, seq)
 			t.stir()
 		}

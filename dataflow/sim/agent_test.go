@@ -673,12 +673,12 @@ func (r *taskRun) after(d time.Duration, do func()) {
 }
 
 // purge removes frames from the input stream.
-func (r *taskRun) purge(seqs map[int]uint64) {
+func (r *taskRun) purge(seqs map[int]uint64, reading uint64) {
 	for _, channel := range slices.Sorted(mapKeys(seqs)) {
 		seq := seqs[channel]
 		r.purgeChannel(channel, seq, func(err error) {
 			if err != nil {
-				r.task.Unpurged(channel, seq)
+				r.task.Unpurged(channel, seq, reading)
 			}
 		})
 	}

@@ -396,12 +396,12 @@ func (r *runner) purge(part abs.Part) {
 	if input == nil {
 		return
 	}
-	task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64) {
+	task.Purgeable(part.Cut.Consumed, func(seqs map[int]uint64, reading uint64) {
 		if len(seqs) > 0 {
 			for channel, seq := range seqs {
 				r.a.purges.push(purgeJob{r.log, input, map[int]uint64{channel: seq}, func(err error) {
 					if err != nil {
-						task.Unpurged(channel, seq)
+						task.Unpurged(channel, seq, reading)
 					}
 				}})
 			}
