@@ -44,6 +44,7 @@ const (
 	EntryUpgrade                      // any task: from here on other versions of its operators
 	EntrySpool                        // spool of an output: a frame that could not be handed over
 	EntryTick                         // any task: a reading of the clock, where event time or timers need one
+	EntryReplay                       // any task: a dead letter, whole, to be processed again
 )
 
 // Entry is one entry of a task's log. Data is the reader's own copy.

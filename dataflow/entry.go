@@ -26,6 +26,7 @@ import (
 //	upgrade  generation (uvarint) | the upgrade as JSON
 //	spool    position of the cause (uvarint) | frame
 //	tick     stamp (8 bytes, ms) | 1 if the source is idle, else 0 (1 byte)
+//	replay   stamp (8 bytes, ms) | length of the letter's key (uvarint) | key | record
 //	give up  position of the entry (uvarint) | index of the record in it, or of a call that time made due with timeCalls added (uvarint) | reason, empty if skipped
 
 var errEntry = errors.New("malformed log entry")

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -137,9 +138,10 @@ func (f *memoryFollower) Close()                 {}
 
 // drawer keeps dead letters.
 type drawer struct {
-	err  error
-	kept map[string]string // task and key → reason
-	recs []frame.Record
+	err      error
+	kept     map[string]string // task and key → reason
+	recs     []frame.Record
+	replayed map[string]abs.Position // by task and key
 }
 
 func (d *drawer) Put(task, key string, rec frame.Record, reason string) error {
@@ -153,6 +155,22 @@ func (d *drawer) Put(task, key string, rec frame.Record, reason string) error {
 		d.recs = append(d.recs, frame.Record{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value)})
 	}
 	d.kept[task+" "+key] = reason
+	return nil
+}
+
+func (d *drawer) Replayed(task, key string, at abs.Position) error {
+	if d.err != nil {
+		return d.err
+	}
+	if d.replayed == nil {
+		d.replayed = map[string]abs.Position{}
+	}
+	d.replayed[task+" "+key] = at
+	return nil
+}
+
+func (d *drawer) Unreplayed(task string, after abs.Position) error {
+	maps.DeleteFunc(d.replayed, func(key string, at abs.Position) bool { return strings.HasPrefix(key, task+" ") && at > after })
 	return nil
 }
 

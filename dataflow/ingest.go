@@ -16,6 +16,11 @@ import (
 // record is on disk.
 type DeadLetters interface {
 	Put(task, key string, rec frame.Record, reason string) error
+	// Replayed marks a record of the task as processed again by the entry at a position of the task's log.
+	// It is idempotent, and does nothing if there is no such record any more.
+	Replayed(task, key string, at abs.Position) error
+	// Unreplayed takes the marks back of entries after a position: what they did is lost.
+	Unreplayed(task string, after abs.Position) error
 }
 
 // ErrClosed says that the source's input has ended: nothing more is logged.

@@ -189,6 +189,9 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		return err
 	}
 	t.lastSource.Final = 0 // of the generation that is over
+	if err := t.forgetReplays(old); err != nil {
+		return err
+	}
 	t.fullNext = true
 	if err := t.freeze(t.env.Floor, nil, false); err != nil {
 		return err
@@ -317,6 +320,8 @@ func (t *Task) load(ctx context.Context, meta taskMeta, state StateReader, older
 	t.entry, t.parts, t.open = nil, nil, nil
 	t.lastEpoch, t.draining, t.withheld = 0, meta.Draining, nil
 	t.unsure, t.dead, t.behind = unsure{}, nil, ""
+	t.letterMarks, t.heldLetters = nil, nil
+	clear(t.replayed)
 	if t.saving != nil {
 		t.parts = []*pendingPart{t.saving}
 	}
@@ -438,6 +443,10 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 		if o := t.outlet(r.channel); err == nil && o != nil && t.started { // else its channels are those of an older plan
 			o.reserved = max(o.reserved, r.number)
 		}
+		return 0, err
+	case EntryReplay:
+		l, err := decodeReplay(e.Data)
+		t.replayed[l.Key] = e.Pos
 		return 0, err
 	case EntryUpgrade:
 		u, err := decodeUpgrade(e.Data)
@@ -683,14 +692,14 @@ type deadLetter struct {
 }
 
 // setAside takes a record that is given up, again in every replay: the process may have ended before
-// it was kept. Its key names the log, since another one, after a loss, has the same positions.
-func (t *Task) setAside(pos abs.Position, index int, g givenUp, record []byte) {
+// it was kept.
+func (t *Task) setAside(pos abs.Position, key string, g givenUp, record []byte) {
 	t.unsure.add(pos, g.at)
 	if g.reason == "" {
 		return
 	}
 	t.dead = append(t.dead, deadLetter{
-		cause: pos, key: fmt.Sprintf("%x-%d-%d", t.env.Log.ID(), pos, index), record: append([]byte(nil), record...), reason: g.reason,
+		cause: pos, key: key, record: append([]byte(nil), record...), reason: g.reason,
 	})
 }
 

@@ -194,6 +194,11 @@ type Task struct {
 	tickAt    int64 // the clock when a tick was last logged, and its entry
 	tickPos   abs.Position
 
+	letters     []Letter                // to be replayed, not logged yet
+	replayed    map[string]abs.Position // logged and not marked yet
+	letterMarks []letterMark
+	heldLetters []heldLetter // behind the final barrier
+
 	giveUps map[abs.Position]map[int]givenUp
 	suspect suspect           // its entry is taken record by record
 	unsure  unsure            // entries whose giving up of records may not be synced
@@ -244,7 +249,7 @@ type pendingPart struct {
 
 // NewTask returns a task that Run runs.
 func NewTask(spec TaskSpec, env Env) *Task {
-	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}, watermark: NoTime, told: NoTime}
+	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}, replayed: map[string]abs.Position{}, watermark: NoTime, told: NoTime}
 	t.inbox = newInbox(spec.Generation, spec.Inputs)
 	t.inbox.budget, t.inbox.behind = env.Bounds.orDefault().Aside, env.Bounds.orDefault().Behind
 	t.chain.spec = spec
@@ -624,6 +629,9 @@ func (t *Task) HandOver() error {
 	if err := t.bury(synced); err != nil {
 		return err
 	}
+	if err := t.mark(synced); err != nil {
+		return err
+	}
 	for _, o := range t.outs {
 		t.reserve(o)
 		if o.Spool {
@@ -689,6 +697,9 @@ func (t *Task) step() (bool, error) {
 		return true, t.endIfAllHave(t.pos)
 	}
 	if logged, err := t.upgradeDue(); logged || err != nil {
+		return logged, err
+	}
+	if logged, err := t.replayDue(); logged || err != nil {
 		return logged, err
 	}
 	if !t.replaying {
@@ -772,6 +783,9 @@ func (t *Task) apply(e Entry) (bool, error) {
 		}
 		return true, t.ingest(e.Pos, in)
 	case EntryEnd:
+		if err := t.releaseLetters(e.Pos); err != nil {
+			return false, err
+		}
 		t.pos = e.Pos
 		return true, t.end(e.Pos)
 	case EntryBarrier:
@@ -792,6 +806,12 @@ func (t *Task) apply(e Entry) (bool, error) {
 			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
 		return true, t.upgrade(e.Pos, u)
+	case EntryReplay:
+		l, err := decodeReplay(e.Data)
+		if err != nil {
+			return false, fmt.Errorf("log entry %d: %w", e.Pos, err)
+		}
+		return true, t.replay(e.Pos, l)
 	case EntryControl:
 		ev, err := decodeControl(e.Data)
 		if err != nil {
@@ -999,7 +1019,9 @@ type SourceState struct {
 
 // ingest processes a batch that a source has logged.
 func (t *Task) ingest(pos abs.Position, e ingestEntry) error {
-	t.final = false // the final epoch was aborted: the source has gone on
+	if err := t.goOn(pos); err != nil {
+		return err
+	}
 	t.pos, t.stamp = pos, max(t.stamp, e.stamp)
 	payload, count := e.payload, e.count
 	if len(e.cursor) > 0 {
@@ -1092,7 +1114,7 @@ func (t *Task) oneByOne(pos abs.Position, to []Target, b Batch) error {
 		rest = after
 		if g, is := t.giveUps[pos][index]; is {
 			t.tally(0, 1)
-			t.setAside(pos, index, g, one.Payload)
+			t.setAside(pos, t.letterKey(pos, index, to), g, one.Payload)
 			continue
 		}
 		if err := t.chain.run(to, one, pos); err != nil {
@@ -1120,6 +1142,9 @@ func (t *Task) endStep(pos abs.Position) error {
 
 // sourceBarrier takes a barrier that the coordinator has put into the source's log.
 func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
+	if err := t.goOn(pos); err != nil {
+		return err
+	}
 	t.pos = pos
 	t.alignStart = t.env.Stopwatch()
 	if b.final {

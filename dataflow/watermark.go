@@ -257,7 +257,7 @@ func (t *Task) advance(pos abs.Position, m Moment) error {
 			t.calls++
 			if g, is := t.giveUps[pos][index]; is {
 				t.tally(0, 1)
-				t.setAside(pos, index, g, c.record())
+				t.setAside(pos, t.letterKey(pos, index, nil), g, c.record())
 				continue
 			}
 			if err := t.chain.call(i, c, m.Stamp, pos); err != nil {

@@ -347,7 +347,7 @@ func (l *Log) limit(kind dataflow.EntryKind) int64 {
 	switch kind {
 	case dataflow.EntryIngest, dataflow.EntryMarked:
 		return b - b/8
-	case dataflow.EntryOrder, dataflow.EntryMarks, dataflow.EntrySpool, dataflow.EntryTick:
+	case dataflow.EntryOrder, dataflow.EntryMarks, dataflow.EntrySpool, dataflow.EntryTick, dataflow.EntryReplay:
 		return b - b/16
 	}
 	return b

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -18,16 +19,18 @@ var errTruncated = errors.New("entries have been truncated")
 // disk is what an agent has left after its process has ended: the log up to what was synced, or a
 // little more, saved parts, copies of manifests, dead letters.
 type disk struct {
-	w      *world
-	agent  string
-	id     uint64 // of the log
-	last   abs.Position
-	synced abs.Position
-	logs   map[string]*taskLog
-	spools map[string]*taskLog // by task and channel
-	parts  map[string]*partList
-	copies map[abs.Epoch]abs.EpochRecord
-	dead   map[string][]byte
+	w        *world
+	agent    string
+	id       uint64 // of the log
+	last     abs.Position
+	synced   abs.Position
+	logs     map[string]*taskLog
+	spools   map[string]*taskLog // by task and channel
+	parts    map[string]*partList
+	copies   map[abs.Epoch]abs.EpochRecord
+	dead     map[string][]byte
+	letters  map[string][]byte // the same whole
+	replayed map[string]abs.Position
 
 	syncing   bool
 	fullUntil time.Duration // the log takes no ingest and order entries
@@ -36,7 +39,7 @@ type disk struct {
 func newDisk(w *world, agent string) *disk {
 	return &disk{
 		w: w, agent: agent, id: 1, logs: map[string]*taskLog{}, spools: map[string]*taskLog{}, parts: map[string]*partList{},
-		copies: map[abs.Epoch]abs.EpochRecord{}, dead: map[string][]byte{},
+		copies: map[abs.Epoch]abs.EpochRecord{}, dead: map[string][]byte{}, letters: map[string][]byte{}, replayed: map[string]abs.Position{},
 	}
 }
 
@@ -351,5 +354,26 @@ func (l deadLetters) Put(task, key string, rec frame.Record, _ string) error {
 	value := givenUp(rec)
 	l.d.w.trace("dead letter of %s: %s, record %d", task, key, decodeValue(value).id)
 	l.d.dead[task+" "+key] = bytes.Clone(value)
+	if rec.Header(dataflow.DueHeader) == nil { // a call of time cannot be replayed
+		l.d.letters[task+" "+key] = frame.AppendRecord(nil, rec)
+	}
+	return nil
+}
+
+func (l deadLetters) Replayed(task, key string, at abs.Position) error {
+	l.d.w.trace("dead letter of %s: %s is replayed at %d", task, key, at)
+	if was, is := l.d.replayed[task+" "+key]; is && was != at && l.d.w.oracle.restore == nil {
+		l.d.w.fail("dead letter %s of %s is replayed at %d and at %d", key, task, was, at)
+	}
+	l.d.replayed[task+" "+key] = at
+	return nil
+}
+
+func (l deadLetters) Unreplayed(task string, after abs.Position) error {
+	for key, at := range l.d.replayed {
+		if strings.HasPrefix(key, task+" ") && at > after {
+			delete(l.d.replayed, key)
+		}
+	}
 	return nil
 }

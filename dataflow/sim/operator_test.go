@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
+	"strings"
 
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -132,7 +133,7 @@ func (t *tally) next(v value) (output int, been uint8) {
 }
 
 func (t *tally) traps(v value) string {
-	if int(v.poison) == t.t.level+1 && v.rounds == 0 {
+	if int(v.poison) == t.t.level+1 && v.rounds == 0 && !strings.HasPrefix(t.digest, mends) {
 		return "poison"
 	}
 	if t.w.chaos.trap[t.name] {

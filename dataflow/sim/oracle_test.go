@@ -267,6 +267,9 @@ func (o *oracle) accounts() map[uint32]int {
 	}
 	for _, a := range o.w.agents {
 		for key, rec := range a.disk.dead {
+			if _, again := a.disk.replayed[key]; again {
+				continue
+			}
 			task, _, _ := strings.Cut(taskOf(key), " ")
 			n[decodeValue(rec).id] += o.w.topo.task(task).paths()
 		}
@@ -296,6 +299,9 @@ func (o *oracle) expected() int {
 	}
 	for _, a := range o.w.agents {
 		for key := range a.disk.dead {
+			if _, again := a.disk.replayed[key]; again {
+				continue
+			}
 			task, _, _ := strings.Cut(taskOf(key), " ")
 			n -= o.w.topo.task(task).paths()
 		}

@@ -62,6 +62,9 @@ func (w *world) restoreTask(c *checkpoint, t *plannedTask) {
 		place, mine := strings.CutPrefix(key, t.name()+" ")
 		if _, err := fmt.Sscanf(place, "%x-%d-", &log, &pos); mine && err == nil && pos <= part.info.Pos {
 			d.dead[key] = rec
+			if at, again := old.replayed[key]; again && at <= part.info.Pos {
+				d.replayed[key] = at
+			}
 		}
 	}
 	if t.sink {

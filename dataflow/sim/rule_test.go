@@ -20,6 +20,7 @@ type rules struct {
 	handOverUnsynced  bool // outputs leave before the log is synced past their cause
 	forgetOrder       bool // order entries are not logged
 	forgetControl     bool // control items are not logged
+	forgetReplays     bool // nor dead letters that are replayed
 	forgetUpgrades    bool // nor upgrades of operators
 	forgetVersions    bool // a restored task has the versions that it began with
 	forgetAligner     bool // a restored task's aligner begins anew
@@ -53,6 +54,12 @@ type ruleCase struct {
 func busy(p *profile) {
 	p.messages, p.pace, p.strikes, p.turn = 40, 20*time.Millisecond, 0.004, 50*time.Microsecond
 	p.checkpoints.IntervalMs, p.checkpoints.MinPauseMs, p.checkpoints.TimeoutMs = 100, 0, 4000
+}
+
+// refusing is a profile in which operators refuse many records.
+func refusing(p *profile) {
+	busy(p)
+	p.poison, p.strikes = 0.3, 0.02
 }
 
 // narrow is a profile in which one frame per channel may be under way once all have started anew: they
@@ -152,6 +159,7 @@ var ruleCases = []ruleCase{
 	{"order-of-data", rules{forgetOrder: true}, "chain", []string{"kill"}, busy},
 	{"order-of-control", rules{forgetControl: true}, "shuffle", nil, busy},
 	{"upgrades", rules{forgetUpgrades: true}, "shuffle", []string{"kill", "upgrade"}, busy},
+	{"replays", rules{forgetReplays: true}, "shuffle", []string{"kill", "upgrade", "replay"}, refusing},
 	{"upgrades-in-parts", rules{forgetVersions: true}, "chain", []string{"kill", "upgrade"}, busy},
 	{"aligner", rules{forgetAligner: true}, "shuffle", []string{"kill", "task"}, busy},
 	{"finished", rules{forgetFinished: true}, "shuffle", nil, busy},
@@ -207,6 +215,8 @@ func (r rules) forgets(kind dataflow.EntryKind) bool {
 		return r.forgetOrder
 	case dataflow.EntryControl:
 		return r.forgetControl
+	case dataflow.EntryReplay:
+		return r.forgetReplays
 	case dataflow.EntryUpgrade:
 		return r.forgetUpgrades
 	case dataflow.EntryReserve:

@@ -1,7 +1,10 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/weir-stream/weir/dataflow"
@@ -12,6 +15,7 @@ import (
 const (
 	startsNever = "!"
 	startsOnce  = "?"
+	mends       = "v3" // and this one traps on no poison
 )
 
 // upgrade decides that a task is to have another version of its operator, which may be one that it had.
@@ -38,6 +42,27 @@ func (c *chaos) refuses(t *plannedTask, digest string) string {
 		return "the version does not start this time"
 	}
 	return ""
+}
+
+// replay has a dead letter processed again, asked for once or twice.
+func (c *chaos) replay() bool {
+	a := c.anyAgent()
+	if a.proc == nil {
+		return false
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.disk.letters)) {
+		task, letter, _ := strings.Cut(taskOf(key), " ")
+		r := a.runner(c.w.topo.task(task))
+		if _, done := a.disk.replayed[key]; done || r == nil || r.run == nil || c.w.one(3) {
+			continue
+		}
+		for range 1 + c.w.rng.IntN(2) {
+			r.run.task.Replay(dataflow.Letter{Key: letter, Record: bytes.Clone(a.disk.letters[key])})
+		}
+		r.run.wake()
+		return true
+	}
+	return false
 }
 
 // upgraded tells the task what is decided, again and again, while its agent is in touch.
