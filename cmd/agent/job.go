@@ -394,7 +394,8 @@ func (c jobDeleteCmd) Run(ctx context.Context, p *program) error {
 }
 
 type deadLetterCmds struct {
-	Show deadLetterShowCmd `cmd:"" default:"withargs" help:"Show a job's newest dead letters, oldest first."`
+	Show   deadLetterShowCmd   `cmd:"" default:"withargs" help:"Show a job's newest dead letters, oldest first."`
+	Replay deadLetterReplayCmd `cmd:"" help:"Have records that operators refused processed again."`
 }
 
 type deadLetterShowCmd struct {
@@ -417,9 +418,13 @@ func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
 	if c.JSON {
 		return p.printJSON(letters)
 	}
-	t := newTable("AT", "TASK", "AGENT", "POSITION", "REASON", "KEY", "BYTES", "VALUE")
+	t := newTable("AT", "ID", "AGENT", "REPLAYED", "REASON", "KEY", "BYTES", "VALUE")
 	for _, l := range letters {
-		t.add(timeText(l.At), l.Task, l.Agent, l.Position, l.Reason, string(l.Key), l.Bytes, short(string(l.Value)))
+		again := ""
+		if !l.Replayed.IsZero() {
+			again = timeText(l.Replayed)
+		}
+		t.add(timeText(l.At), l.ID, l.Agent, again, l.Reason, string(l.Key), l.Bytes, short(string(l.Value)))
 	}
 	return t.print(p.stdout)
 }

@@ -78,3 +78,39 @@ func upgradeText(u api.Upgrade) string {
 	}
 	return plain(s)
 }
+
+type deadLetterReplayCmd struct {
+	jobName
+	IDs      []string `name:"id" placeholder:"TASK/POSITION" help:"This one, as show names it; may be repeated."`
+	Operator string   `placeholder:"NAME" help:"Those that this operator has refused."`
+	Again    bool     `help:"Also those that were replayed before."`
+	remote
+	output
+	waiting
+}
+
+// Help is what `agent job deadletters replay --help` says besides the flags.
+func (deadLetterReplayCmd) Help() string {
+	return `The record goes again through the task that gave it up, from where it came in, behind what the task has taken
+meanwhile. A letter is replayed once; a record that is refused again is another dead letter.`
+}
+
+// Run implements the command.
+func (c deadLetterReplayCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	done, err := cl.ReplayDeadLetters(ctx, c.Job, api.Replay{IDs: c.IDs, Operator: c.Operator, Again: c.Again}, c.Timeout)
+	if err != nil {
+		return fmt.Errorf("replay dead letters of job %s: %w", c.Job, err)
+	}
+	if c.JSON {
+		return p.printJSON(done)
+	}
+	fmt.Fprintf(p.stdout, "job %s: %s replayed, %d skipped\n", c.Job, count(len(done.Replayed), "dead letter"), len(done.Skipped))
+	for _, s := range done.Skipped {
+		fmt.Fprintf(p.stdout, "%s: %s\n", plain(s.ID), plain(s.Reason))
+	}
+	return nil
+}

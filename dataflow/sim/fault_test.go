@@ -32,7 +32,7 @@ var faults = []fault{
 	{"trap", 3, (*chaos).setTrap},
 	{"task", 3, (*chaos).failTask},
 	{"upgrade", 3, (*chaos).upgrade},
-	{"replay", 4, (*chaos).replay},
+	{"replay", 6, (*chaos).replay},
 }
 
 // namedFaults strike when they are named only.

@@ -134,6 +134,12 @@ func (c *Client) DeadLetters(ctx context.Context, name string, limit int) ([]Dea
 	})
 }
 
+// ReplayDeadLetters has dead letters of a job processed again and waits up to timeout until they are.
+func (c *Client) ReplayDeadLetters(ctx context.Context, job string, what Replay, timeout time.Duration) (Replayed, error) {
+	r := request{method: http.MethodPost, path: []string{"jobs", job, "deadletters", "replay"}, json: what}.waits(timeout)
+	return send[Replayed](ctx, c, r)
+}
+
 // Checkpoints lists a job's checkpoints.
 func (c *Client) Checkpoints(ctx context.Context, job string) ([]Checkpoint, error) {
 	return get[[]Checkpoint](ctx, c, "jobs", job, "checkpoints")

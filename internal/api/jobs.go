@@ -251,11 +251,17 @@ func (r Recovery) ForReceivers() bool { return r.Level == "rewind" || r.Level ==
 
 // DeadLetter is a record that was given up.
 type DeadLetter struct {
-	Job    string    `json:"job"`
-	Task   string    `json:"task"`
-	Agent  string    `json:"agent"`
-	At     time.Time `json:"at"`
-	Reason string    `json:"reason"` // of an operator's failure: with the digest of its module
+	// ID names the letter within the job: its task and position.
+	ID string `json:"id"`
+	// Operator is the one that refused the record; empty: none did, so it cannot be replayed.
+	Operator string `json:"operator,omitempty"`
+	// Replayed is when it was processed again.
+	Replayed time.Time `json:"replayed,omitzero"`
+	Job      string    `json:"job"`
+	Task     string    `json:"task"`
+	Agent    string    `json:"agent"`
+	At       time.Time `json:"at"`
+	Reason   string    `json:"reason"` // of an operator's failure: with the digest of its module
 	// Position names the record within its task: "<log entry>-<record>" for what an operator gave up.
 	Position string `json:"position"`
 	Key      Bytes  `json:"key"`

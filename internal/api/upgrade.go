@@ -71,3 +71,24 @@ type OperatorVersion struct {
 	Module string `json:"module"`
 	Digest string `json:"digest"`
 }
+
+// Replay chooses dead letters of a job that are to be processed again.
+type Replay struct {
+	IDs      []string `json:"ids,omitempty"`      // empty: all
+	Operator string   `json:"operator,omitempty"` // that refused them; empty: any
+	// Again: also those that were replayed before.
+	Again bool `json:"again,omitempty"`
+}
+
+// Replayed is what became of dead letters that were to be processed again. One that is refused again is another
+// dead letter.
+type Replayed struct {
+	Replayed []string        `json:"replayed"` // IDs
+	Skipped  []SkippedLetter `json:"skipped"`
+}
+
+// SkippedLetter is a dead letter that was not replayed.
+type SkippedLetter struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}

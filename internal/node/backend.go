@@ -170,6 +170,9 @@ func (a *Agent) answerStatus(request []byte) []byte {
 		}
 		return mustJSON(a.dead.newest(job, n))
 	}
+	if ask, ok := strings.CutPrefix(string(request), replayAsk); ok {
+		return a.answerReplay([]byte(ask))
+	}
 	if job, ok := strings.CutPrefix(string(request), receivingAsk); ok {
 		return a.answerReceiving(job)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
@@ -42,6 +43,11 @@ type deadRecord struct {
 	AtMS   int64  `json:"at_ms"`
 	Reason string `json:"reason"`
 	Record []byte `json:"record"` // in frame encoding
+	// Cut: the record is not kept whole.
+	Cut bool `json:"cut,omitempty"`
+	// ReplayedAt is the position of the log entry that has processed it again, 0: it was not; ReplayedMS when.
+	ReplayedAt abs.Position `json:"replayed_at,omitempty"`
+	ReplayedMS int64        `json:"replayed_ms,omitempty"`
 }
 
 func openDeadLetters(copies *storage.Copies, now func() int64) (*deadLetters, error) {
@@ -67,14 +73,15 @@ func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) err
 	if _, known := d.letters[id]; known {
 		return nil
 	}
-	if rec.Check() != nil {
+	cut := rec.Check() != nil
+	if cut {
 		reason = fmt.Sprintf("%s (kept: the first %d bytes)", reason, min(shownBytes, len(rec.Value)))
 		rec.Key, rec.Value = rec.Key[:min(shownBytes, len(rec.Key))], rec.Value[:min(shownBytes, len(rec.Value))]
 		if rec.Check() != nil {
 			rec.Headers = nil
 		}
 	}
-	r := deadRecord{Task: task, AtMS: d.now(), Reason: reason, Record: frame.AppendRecord(nil, rec)}
+	r := deadRecord{Task: task, AtMS: d.now(), Reason: reason, Record: frame.AppendRecord(nil, rec), Cut: cut}
 	value, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -185,6 +192,7 @@ func (d *deadLetters) list(jobName string) []api.DeadLetter {
 			return nil
 		}
 		out = append(out, api.DeadLetter{
+			ID: strings.TrimPrefix(id, jobName+"/"), Operator: refuser(r.Reason), Replayed: replayedAt(r),
 			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: millis(r.AtMS), Reason: r.Reason,
 			Position: strings.TrimPrefix(id, r.Task+"/"),
 			Key:      append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),

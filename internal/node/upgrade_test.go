@@ -387,3 +387,67 @@ func TestAgentEndsDuringUpgrades(t *testing.T) {
 		record(version)
 	}
 }
+
+// TestDeadLettersAreReplayed: once, by the version that mends what the old one refused, also over a restart; what
+// is refused again is another letter.
+func TestDeadLettersAreReplayed(t *testing.T) {
+	t.Parallel()
+	f, dir := newFiles(t), t.TempDir()
+	a := start(t, dir)
+	a.push("picky", telling("a").Body("weir_process", wasmtest.Trap...))
+	a.push("2", telling("b"))
+	a.mustApply(f.tells("picky", ""))
+	f.write(t, "one\ntwo\n")
+	letters := func(n int) (list []api.DeadLetter) {
+		a.until(fmt.Sprint(n, " dead letters"), func() (ok bool, state string) {
+			var err error
+			list, err = a.client.DeadLetters(t.Context(), "lines", 10)
+			return err == nil && len(list) == n, fmt.Sprint(list, err)
+		})
+		return list
+	}
+	replay := func(what api.Replay) api.Replayed {
+		t.Helper()
+		done, err := a.client.ReplayDeadLetters(t.Context(), "lines", what, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	first := letters(2)[0]
+	if first.Operator != "tell" || !first.Replayed.IsZero() {
+		t.Fatalf("%+v", first)
+	}
+	if done := replay(api.Replay{IDs: []string{first.ID}}); len(done.Replayed) != 1 || len(done.Skipped) != 0 {
+		t.Fatalf("the first: %+v", done)
+	}
+	letters(3) // refused again
+	if _, err := a.upgrade(f.tells("2", ""), &api.Trial{Off: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.client.ReplayDeadLetters(t.Context(), "lines", api.Replay{Operator: "other"}, patience); err == nil || !strings.Contains(err.Error(), "no such dead letter") {
+		t.Errorf("of another operator: %v", err)
+	}
+	if done := replay(api.Replay{Operator: "tell"}); len(done.Replayed) != 2 || len(done.Skipped) != 1 || done.Skipped[0].ID != first.ID {
+		t.Fatalf("the others: %+v", done)
+	}
+	f.wants(a, "1 b1", "2 b2")
+	a.stop()
+	a = start(t, dir)
+	a.until("the job runs", func() (bool, string) {
+		j, err := a.client.Job(t.Context(), "lines")
+		return err == nil && len(j.Tasks) == 1 && j.Tasks[0].State == api.TaskRunning, fmt.Sprintf("%+v, %v", j.Tasks, err)
+	})
+	if done := replay(api.Replay{}); len(done.Replayed) != 0 || len(done.Skipped) != 3 {
+		t.Fatalf("all again: %+v", done)
+	}
+	if done := replay(api.Replay{IDs: []string{first.ID}, Again: true}); len(done.Replayed) != 1 {
+		t.Fatalf("the first again: %+v", done)
+	}
+	f.wants(a, "1 b1", "2 b2", "3 b3")
+	for _, l := range letters(3) {
+		if l.Replayed.IsZero() {
+			t.Errorf("not marked: %+v", l)
+		}
+	}
+}

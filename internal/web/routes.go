@@ -41,6 +41,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /api/v1/jobs/{job}/stop", wait(s.stopJob))
 	mux.Handle("POST /api/v1/jobs/{job}/promote", look(s.promoteJob))
 	mux.Handle("POST /api/v1/jobs/{job}/rollback", look(s.rollbackJob))
+	mux.Handle("POST /api/v1/jobs/{job}/deadletters/replay", wait(s.replayDeadLetters))
 	mux.Handle("GET /api/v1/jobs/{job}/deadletters", look(s.deadLetters))
 
 	mux.Handle("GET /api/v1/jobs/{job}/checkpoints", look(s.checkpoints))

@@ -85,6 +85,9 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		{"apply", func() (any, error) { return c.ApplyJob(ctx, src, time.Minute) }, `"job":"a.yamlsha256:1","generation":7`},
 		{"promote", func() (any, error) { return c.EndTrial(ctx, "x", true) }, `"state":"done"`},
 		{"rollback", func() (any, error) { return c.EndTrial(ctx, "x", false) }, `"state":"rolled back"`},
+		{"replay", func() (any, error) {
+			return c.ReplayDeadLetters(ctx, "x", api.Replay{IDs: []string{"t/1-2"}, Operator: "o"}, time.Minute)
+		}, `{"replayed":["t/1-2"],"skipped":[{"id":"o","reason":"was replayed"}]}`},
 		{"stop", func() (any, error) { return c.StopJob(ctx, "x", time.Minute) }, `"epoch":9`},
 		{"delete", func() (any, error) { return nil, c.DeleteJob(ctx, "x", true, time.Minute) }, `null`},
 		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"bytes":9000,"value":{"base64":"/wA="}`},

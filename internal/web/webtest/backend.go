@@ -158,6 +158,11 @@ func (b *Backend) EndTrial(_ context.Context, name string, keep bool) (api.Upgra
 	return api.Upgrade{Number: 5, State: api.UpgradeRolledBack, Operators: []string{name}}, nil
 }
 
+// ReplayDeadLetters implements web.Backend.
+func (b *Backend) ReplayDeadLetters(_ context.Context, _ string, what api.Replay) (api.Replayed, error) {
+	return api.Replayed{Replayed: what.IDs, Skipped: []api.SkippedLetter{{ID: what.Operator, Reason: "was replayed"}}}, nil
+}
+
 // DeleteJob implements web.Backend: every job runs.
 func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
 	if !force {
