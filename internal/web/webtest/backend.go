@@ -174,7 +174,7 @@ func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
 // DeadLetters implements web.Backend: the record's time is the limit.
 func (b *Backend) DeadLetters(_ context.Context, name string, limit int) ([]api.DeadLetter, error) {
 	return []api.DeadLetter{{
-		Job: name, Task: "smooth@g1", Agent: "g1", At: at, Reason: "too large\x1b[2J", TimeMS: int64(limit),
+		ID: "smooth@g1/7-12-0", Replayed: at, Job: name, Task: "smooth@g1", Agent: "g1", At: at, Reason: "too large\x1b[2J", TimeMS: int64(limit),
 		Key: api.Bytes("k"), Bytes: 9000, Value: api.Bytes{0xff, 0},
 	}}, nil
 }
