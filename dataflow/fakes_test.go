@@ -169,6 +169,10 @@ func (d *drawer) Replayed(task, key string, at abs.Position) error {
 	return nil
 }
 
+func (d *drawer) ReplayedAt(task, key string) (abs.Position, error) {
+	return d.replayed[task+" "+key], d.err
+}
+
 func (d *drawer) Unreplayed(task string, after abs.Position) error {
 	maps.DeleteFunc(d.replayed, func(key string, at abs.Position) bool { return strings.HasPrefix(key, task+" ") && at > after })
 	return nil

@@ -19,6 +19,8 @@ type DeadLetters interface {
 	// Replayed marks a record of the task as processed again by the entry at a position of the task's log.
 	// It is idempotent, and does nothing if there is no such record any more.
 	Replayed(task, key string, at abs.Position) error
+	// ReplayedAt is where the mark of a record says that it was processed again; 0 if it bears none, or is not there.
+	ReplayedAt(task, key string) (abs.Position, error)
 	// Unreplayed takes the marks back of entries after a position: what they did is lost.
 	Unreplayed(task string, after abs.Position) error
 }

@@ -25,6 +25,9 @@ import (
 type Letter struct {
 	Key    string // under which it was kept
 	Record []byte // in frame encoding
+	// Replayed is the mark that it bore when this was asked for, 0 for none. If it bears another one when its turn
+	// comes, it was replayed meanwhile, and is not again.
+	Replayed abs.Position
 }
 
 // letterKey names a record that was given up: the log, since another one, after a loss, has the same positions, the
@@ -133,7 +136,9 @@ func (t *Task) replayDue() (bool, error) {
 		return false, nil
 	}
 	l := t.letters[0]
-	if _, err := t.letterTargets(l.Key); err != nil {
+	if at, err := t.env.Dead.ReplayedAt(t.spec.Name(), l.Key); err != nil {
+		return false, err
+	} else if _, err := t.letterTargets(l.Key); err != nil || at != l.Replayed {
 		t.letters = t.letters[1:]
 		return true, nil
 	}

@@ -35,6 +35,7 @@ type stats struct {
 	saveError string
 	counters  Counters
 	upgraded  Upgraded
+	ended     bool
 }
 
 // Counters are protocol events that are expected and counted.
@@ -69,6 +70,7 @@ type Status struct {
 	Counters   Counters
 	// Upgraded is as of the last tick, but that there was an upgrade shows at once.
 	Upgraded Upgraded
+	Ended    bool // all its input has ended, as of the last tick
 }
 
 // TimeStatus is how far event time has come in a task.
@@ -187,7 +189,7 @@ func (t *Task) status() {
 	s.resting.Store(t.rests())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state, s.out, s.held, s.pos = t.state(), out, held, t.pos
+	s.state, s.out, s.held, s.pos, s.ended = t.state(), out, held, t.pos, t.ended
 	s.time = TimeStatus{t.watermark, t.toldIdle, t.source.Ahead}
 	s.waiting = t.aligner.Waiting()
 	s.handed = t.handed()
@@ -254,7 +256,7 @@ func (t *Task) Status() Status {
 	st := Status{
 		State: s.state, RecordsIn: s.in.Load(), RecordsOut: s.out, Repeats: s.repeats.Load(),
 		GivenUp: s.givenUp.Load(), Restarts: s.restarts.Load(), Held: s.held, Backlog: s.backlog.Load(), Ingested: s.ingested.Load(),
-		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Spooled: s.spooled, Sinks: s.sinks, Time: s.time, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded,
+		Epoch: abs.Epoch(s.epoch.Load()), Pos: s.pos, HandedOver: s.handed, Unhanded: s.unhanded, Spooled: s.spooled, Sinks: s.sinks, Time: s.time, Waiting: s.waiting, SaveError: s.saveError, Counters: s.counters, Upgraded: s.upgraded, Ended: s.ended,
 	}
 	if st.State == "" {
 		st.State, st.Time.Watermark = "starting", NoTime

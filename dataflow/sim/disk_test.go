@@ -369,6 +369,10 @@ func (l deadLetters) Replayed(task, key string, at abs.Position) error {
 	return nil
 }
 
+func (l deadLetters) ReplayedAt(task, key string) (abs.Position, error) {
+	return l.d.replayed[task+" "+key], nil
+}
+
 func (l deadLetters) Unreplayed(task string, after abs.Position) error {
 	for key, at := range l.d.replayed {
 		if strings.HasPrefix(key, task+" ") && at > after {

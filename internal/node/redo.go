@@ -58,6 +58,14 @@ func (d *deadLetters) Replayed(task, key string, at abs.Position) error {
 	})
 }
 
+// ReplayedAt implements [dataflow.DeadLetters].
+func (d *deadLetters) ReplayedAt(task, key string) (at abs.Position, err error) {
+	return at, d.change(task+"/"+key, func(r *deadRecord) bool {
+		at = r.ReplayedAt
+		return false
+	})
+}
+
 // Unreplayed implements [dataflow.DeadLetters].
 func (d *deadLetters) Unreplayed(task string, after abs.Position) error {
 	d.mu.Lock()
@@ -197,7 +205,10 @@ func (a *Agent) redo(h *hostedJob, req replayRequest, id string, rec deadRecord)
 		if err := task.CanReplay(key); err != nil {
 			return err.Error()
 		}
-		task.Replay(dataflow.Letter{Key: key, Record: rec.Record})
+		if task.Status().Ended {
+			return "the input of its task has ended, and what comes behind the end is not processed"
+		}
+		task.Replay(dataflow.Letter{Key: key, Record: rec.Record, Replayed: rec.ReplayedAt})
 		return ""
 	}
 	return "the job has its task no more on this agent"
