@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow/frame"
 )
 
 // entrySample is a log entry: its bytes, written down, and what they say.
@@ -40,6 +41,7 @@ var decoders = map[string]func([]byte) (any, error){
 	"cut":     func(b []byte) (any, error) { return decodeCut(b) },
 	"sink":    func(b []byte) (any, error) { return decodeSink(b) },
 	"tick":    func(b []byte) (any, error) { return decodeTick(b) },
+	"replay":  func(b []byte) (any, error) { return decodeReplay(b) },
 	"give up": func(b []byte) (any, error) { return decodeGiveUp(b) },
 }
 
@@ -63,6 +65,8 @@ func encodeAny(e any) []byte {
 		return e.encode()
 	case tickEntry:
 		return e.encode()
+	case replayEntry:
+		return e.encode()
 	case giveUpEntry:
 		return e.encode()
 	}
@@ -70,6 +74,7 @@ func encodeAny(e any) []byte {
 }
 
 func entrySamples() []entrySample {
+	letter := frame.AppendRecord(nil, frame.Record{Key: []byte("k"), Value: []byte("v")})
 	sample := func(name, hexed string, e any) entrySample { return entrySample{name, hexed, encodeAny(e), e} }
 	return []entrySample{
 		sample("ingest", "0068e5cf8b010000"+"02"+"04"+"01610162"+"02"+"3432"+"7061796c6f6164",
@@ -88,6 +93,7 @@ func entrySamples() []entrySample {
 		sample("sink", "01"+"8020"+"e807", sinkEntry{1, 4096, 1000}),
 		sample("tick", "0068e5cf8b010000"+"01", tickEntry{1700000000000, true}),
 		sample("tick", "ffffffffffffffff"+"00", tickEntry{-1, false}),
+		sample("replay", "0068e5cf8b010000"+"05"+"312d322d33"+hex.EncodeToString(letter), replayEntry{1700000000000, Letter{Key: "1-2-3", Record: letter}}),
 		sample("give up", "90a10f"+"0c"+"74726170", giveUpEntry{250000, 12, "trap"}),
 	}
 }

@@ -120,8 +120,8 @@ func decodeReplay(b []byte) (e replayEntry, err error) {
 	if r.err != nil {
 		return e, r.err
 	}
-	if _, rest, err := frame.Next(e.Record); err != nil || len(rest) > 0 {
-		return e, fmt.Errorf("%w: letter %s is not one record: %w", errEntry, e.Key, err)
+	if n, err := frame.Skip(e.Record, 1); err != nil || n != len(e.Record) {
+		return e, fmt.Errorf("%w: letter %q is not one record", errEntry, e.Key)
 	}
 	return e, nil
 }

@@ -92,7 +92,8 @@ type deadLetterReplayCmd struct {
 // Help is what `agent job deadletters replay --help` says besides the flags.
 func (deadLetterReplayCmd) Help() string {
 	return `The record goes again through the task that gave it up, from where it came in, behind what the task has taken
-meanwhile. A letter is replayed once; a record that is refused again is another dead letter.`
+meanwhile. A letter is replayed once; a record that is refused again is another dead letter. A timer, a watermark or
+the end of the input on which an operator failed is no record, and is not replayed.`
 }
 
 // Run implements the command.
@@ -111,6 +112,9 @@ func (c deadLetterReplayCmd) Run(ctx context.Context, p *program) error {
 	fmt.Fprintf(p.stdout, "job %s: %s replayed, %d skipped\n", c.Job, count(len(done.Replayed), "dead letter"), len(done.Skipped))
 	for _, s := range done.Skipped {
 		fmt.Fprintf(p.stdout, "%s: %s\n", plain(s.ID), plain(s.Reason))
+	}
+	if done.Left > 0 {
+		fmt.Fprintf(p.stdout, "%d more are left: run it again\n", done.Left)
 	}
 	return nil
 }

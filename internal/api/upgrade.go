@@ -85,6 +85,8 @@ type Replay struct {
 type Replayed struct {
 	Replayed []string        `json:"replayed"` // IDs
 	Skipped  []SkippedLetter `json:"skipped"`
+	// Left is how many more are to be replayed: ask again.
+	Left int `json:"left,omitempty"`
 }
 
 // SkippedLetter is a dead letter that was not replayed.

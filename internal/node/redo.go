@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,6 +23,9 @@ import (
 
 // replayAsk asks an agent to replay letters; a [replayRequest] follows.
 const replayAsk = "replay/"
+
+// replayedAtOnce is how many letters an agent gives to their tasks for one request, and tells of in one answer.
+const replayedAtOnce = 1000
 
 // replayRequest chooses letters of a job.
 type replayRequest struct {
@@ -119,13 +123,17 @@ func (d *deadLetters) change(id string, f func(*deadRecord) bool) error {
 
 // chosen are the letters of a job that a request means, oldest first, by task.
 func (d *deadLetters) chosen(req replayRequest) (ids []string, records []deadRecord, err error) {
+	named := map[string]bool{}
+	for _, id := range req.IDs {
+		named[id] = true
+	}
 	err = d.copies.List(copyDead, func(id string, value []byte) error {
 		var r deadRecord
 		short, ours := strings.CutPrefix(id, req.Job+"/")
 		if !ours || json.Unmarshal(value, &r) != nil || !strings.HasPrefix(r.Task, req.Job+"/") {
 			return nil
 		}
-		if len(req.IDs) > 0 && !slices.Contains(req.IDs, short) || req.Operator != "" && refuser(r.Reason) != req.Operator {
+		if len(named) > 0 && !named[short] || req.Operator != "" && refuser(r.Reason) != req.Operator {
 			return nil
 		}
 		ids, records = append(ids, id), append(records, r)
@@ -135,19 +143,19 @@ func (d *deadLetters) chosen(req replayRequest) (ids []string, records []deadRec
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(i, j int) int { return int(records[i].AtMS - records[j].AtMS) })
-	var sortedIDs []string
-	var sorted []deadRecord
-	for _, i := range order {
-		sortedIDs, sorted = append(sortedIDs, ids[i]), append(sorted, records[i])
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(records[i].AtMS, records[j].AtMS) })
+	sorted, inOrder := make([]string, len(ids)), make([]deadRecord, len(ids))
+	for to, from := range order {
+		sorted[to], inOrder[to] = ids[from], records[from]
 	}
-	return sortedIDs, sorted, err
+	return sorted, inOrder, err
 }
 
 // replayAnswer is what an agent tells of letters.
 type replayAnswer struct {
 	Letters []letterState       `json:"letters"`
 	Skipped []api.SkippedLetter `json:"skipped"`
+	Left    int                 `json:"left"` // for want of room, not replayed
 }
 
 // letterState is a letter that was replayed at a position, as far as is known, or is to be.
@@ -169,8 +177,18 @@ func (a *Agent) answerReplay(ask []byte) []byte {
 		out.Skipped = append(out.Skipped, api.SkippedLetter{Reason: err.Error()})
 	}
 	h := a.hostedJob(req.Job)
+	before := 0
 	for i, id := range ids {
 		short := strings.TrimPrefix(id, req.Job+"/")
+		switch again := records[i].ReplayedAt != 0 && !req.Again && len(req.IDs) == 0; {
+		case again && before >= replayedAtOnce:
+			continue
+		case again:
+			before++
+		case len(out.Letters)+len(out.Skipped)-before >= replayedAtOnce:
+			out.Left++
+			continue
+		}
 		if why := a.redo(h, req, id, records[i]); why != "" {
 			out.Skipped = append(out.Skipped, api.SkippedLetter{ID: short, Reason: why})
 			continue
@@ -226,7 +244,7 @@ func (a *Agent) ReplayDeadLetters(ctx context.Context, name string, what api.Rep
 	if len(first.Letters)+len(first.Skipped) == 0 {
 		return out, api.NotFound("agent job deadletters show lists them", "job %s has no such dead letter on an agent in reach", name)
 	}
-	out.Skipped = append(out.Skipped, first.Skipped...)
+	out.Skipped, out.Left = append(out.Skipped, first.Skipped...), first.Left
 	waiting := map[string]abs.Position{}
 	for _, l := range first.Letters {
 		if l.At != 0 && !what.Again {
@@ -268,6 +286,7 @@ func (a *Agent) askReplay(ctx context.Context, agents []string, req replayReques
 		mu.Lock()
 		defer mu.Unlock()
 		out.Letters, out.Skipped = append(out.Letters, one.Letters...), append(out.Skipped, one.Skipped...)
+		out.Left += one.Left
 	})
 	return out
 }
