@@ -143,6 +143,7 @@ func (a *Agent) run(ctx context.Context) error {
 	a.background(a.meterDisk)
 	if a.server != nil {
 		a.background(a.tidyOwnStreams)
+		a.background(a.mendServer)
 	}
 	srv := web.New(web.Options{Backend: a, Log: a.log, User: a.opt.Auth.HTTP.User, Password: a.opt.Auth.HTTP.Password})
 	return a.serve(life, cancel, srv, listener)

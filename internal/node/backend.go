@@ -50,9 +50,7 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 	if err := a.entries.Err(); err != nil {
 		st.Notices = append(st.Notices, "input log: "+err.Error())
 	}
-	if a.server != nil && a.server.StoreError() != nil {
-		st.Notices = append(st.Notices, "embedded NATS server: checkpoints wait until this agent is started again, with room on its disk: "+a.server.StoreError().Error())
-	}
+	st.Notices = append(st.Notices, a.serverNotices()...)
 	for _, h := range a.hosted() {
 		for _, r := range h.tasks() {
 			st.Tasks = append(st.Tasks, r.status())

@@ -120,7 +120,12 @@ type offlineSite struct {
 }
 
 func newOfflineSite(t *testing.T, leaf bool) *offlineSite {
-	s := &offlineSite{t: t, leaf: leaf, hubDir: t.TempDir(), dir: t.TempDir(), in: newFiles(t)}
+	return newOfflineSiteAt(t, leaf, t.TempDir())
+}
+
+// newOfflineSiteAt has the hub's directory somewhere.
+func newOfflineSiteAt(t *testing.T, leaf bool, hubDir string) *offlineSite {
+	s := &offlineSite{t: t, leaf: leaf, hubDir: hubDir, dir: t.TempDir(), in: newFiles(t)}
 	s.near, s.far = filepath.Join(t.TempDir(), "near"), filepath.Join(t.TempDir(), "far")
 	s.bootHub()
 	s.up = newUplink(t, s.hub.at.NATS)
@@ -257,6 +262,12 @@ func (s *offlineSite) nights() {
 		n := s.spooled()
 		return n == 0, fmt.Sprint(n, " items are")
 	})
+	s.nothingRestarted()
+}
+
+// nothingRestarted checks that no task was.
+func (s *offlineSite) nothingRestarted() {
+	s.t.Helper()
 	j, err := s.hub.client.Job(s.t.Context(), "offline")
 	if err != nil {
 		s.t.Fatal(err)

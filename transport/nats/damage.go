@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,6 +64,9 @@ func repair(opt ServerOptions) (aside []string, err error) {
 		if err != nil || len(damaged) == 0 {
 			return aside, err
 		}
+		if err := takesWrites(opt.Dir); err != nil { // files that cannot be written are not damaged
+			return aside, fmt.Errorf("%w in %s: make room, or make it writable: %w", errStore, opt.Dir, err)
+		}
 		moved, err := setAsideAll(damaged, opt.Log)
 		aside = append(aside, moved...)
 		if err != nil {
@@ -82,7 +86,7 @@ func inspect(opt ServerOptions) ([]string, error) {
 		return damaged, err
 	}
 	opt.Listen, opt.MQTTListen, opt.LeafListen, opt.LeafURL = "", "", "", ""
-	s, err := startOnce(opt)
+	s, err := startOnce(opt, User{Name: "inspection-" + rand.Text(), Password: rand.Text()})
 	if errors.Is(err, errStore) {
 		if _, statErr := os.Lstat(storeDir(opt.Dir)); statErr != nil {
 			return nil, err // there is nothing to blame

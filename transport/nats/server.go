@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -84,14 +85,21 @@ type ServerOptions struct {
 
 // Server is an embedded NATS server with JetStream.
 type Server struct {
-	srv      *natsserver.Server
-	opts     *natsserver.Options
+	at       listeners
 	internal User
-	log      *slog.Logger
+	opt      ServerOptions // with the addresses that the listeners have
+
+	mending sync.Mutex // held while the server is started anew, or stopped for good
+	stopped bool       // for good; under mending
+
+	mu       sync.Mutex
+	srv      *natsserver.Server // another one after each [Server.Mend]
 	logs     *serverLog
-	stop     sync.Once
 	setAside []string
 }
+
+// listeners are addresses, host:port; empty: there is no such listener.
+type listeners struct{ client, mqtt, leaf string }
 
 // ErrListen is wrapped by the error about an address that cannot be listened on.
 var ErrListen = errors.New("cannot listen")
@@ -116,7 +124,7 @@ func StartServer(opt ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := startOnce(opt)
+	s, err := startOnce(opt, User{Name: "in-process-" + rand.Text(), Password: rand.Text()})
 	if err != nil {
 		return nil, err
 	}
@@ -124,9 +132,10 @@ func StartServer(opt ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// startOnce makes and starts one server. An error that wraps errStore is about JetStream's files.
-func startOnce(opt ServerOptions) (*Server, error) {
-	s := &Server{log: opt.Log, internal: User{Name: "in-process-" + rand.Text(), Password: rand.Text()}}
+// startOnce makes and starts one server, to which internal connects within the process. An error that wraps
+// errStore is about JetStream's files.
+func startOnce(opt ServerOptions, internal User) (*Server, error) {
+	s := &Server{opt: opt, internal: internal}
 	opts, err := serverOptions(opt, s.internal)
 	if err != nil {
 		return nil, err
@@ -137,7 +146,7 @@ func startOnce(opt ServerOptions) (*Server, error) {
 	}
 	log := &serverLog{log: opt.Log}
 	ns.SetLoggerV2(log, false, false, false)
-	s.srv, s.opts, s.logs = ns, opts, log
+	s.srv, s.logs = ns, log
 	if err := countStart(opt.Dir); err != nil {
 		return nil, err
 	}
@@ -149,7 +158,24 @@ func startOnce(opt ServerOptions) (*Server, error) {
 		s.Shutdown()
 		return nil, errors.Join(err, forgetStarts(opt.Dir))
 	}
+	s.listens(opts)
 	return s, forgetStarts(opt.Dir)
+}
+
+// listens notes the addresses, which stay the same for good: clients know them.
+func (s *Server) listens(opts *natsserver.Options) {
+	if !opts.DontListen {
+		s.at.client = net.JoinHostPort(opts.Host, strconv.Itoa(s.srv.Addr().(*net.TCPAddr).Port))
+		s.opt.Listen = s.at.client
+	}
+	if opts.MQTT.Port != 0 {
+		s.at.mqtt = net.JoinHostPort(opts.MQTT.Host, strconv.Itoa(opts.MQTT.Port))
+		s.opt.MQTTListen = s.at.mqtt
+	}
+	if opts.LeafNode.Port != 0 {
+		s.at.leaf = net.JoinHostPort(opts.LeafNode.Host, strconv.Itoa(opts.LeafNode.Port))
+		s.opt.LeafListen = s.at.leaf
+	}
 }
 
 // startGuarded turns a panic of the server's start, which reads files that may be damaged, into an error.
@@ -266,7 +292,8 @@ func enableAccounts(ns *natsserver.Server) error {
 
 // LeafState says whether the server, as a leaf node, has joined its hub.
 func (s *Server) LeafState() (joined bool, err error) {
-	return s.srv.NumLeafNodes() > 0, s.logs.leafError()
+	srv, logs := s.running()
+	return srv.NumLeafNodes() > 0, logs.leafError()
 }
 
 // listenAddress splits host:port; the server takes port −1 for a free one.
@@ -341,60 +368,54 @@ func mqttPermissions(prefix string) *natsserver.Permissions {
 
 // ClientURL is the URL for NATS clients, without credentials; empty if there is no listener.
 func (s *Server) ClientURL() string {
-	if s.opts.DontListen {
+	if s.at.client == "" {
 		return ""
 	}
-	return "nats://" + s.ClientAddr()
+	return "nats://" + s.at.client
 }
 
 // ClientAddr is the host:port that NATS clients connect to; empty if there is no listener.
-func (s *Server) ClientAddr() string {
-	if s.opts.DontListen {
-		return ""
-	}
-	return net.JoinHostPort(s.opts.Host, strconv.Itoa(s.srv.Addr().(*net.TCPAddr).Port))
-}
+func (s *Server) ClientAddr() string { return s.at.client }
 
 // MQTTAddr is the host:port that MQTT clients connect to; empty if there is no listener.
-func (s *Server) MQTTAddr() string {
-	if s.opts.MQTT.Port == 0 {
-		return ""
-	}
-	return net.JoinHostPort(s.opts.MQTT.Host, strconv.Itoa(s.opts.MQTT.Port))
-}
+func (s *Server) MQTTAddr() string { return s.at.mqtt }
 
 // LeafAddr is the host:port at which leaf nodes join; empty if there is no listener.
-func (s *Server) LeafAddr() string {
-	if s.opts.LeafNode.Port == 0 {
-		return ""
-	}
-	return net.JoinHostPort(s.opts.LeafNode.Host, strconv.Itoa(s.opts.LeafNode.Port))
-}
+func (s *Server) LeafAddr() string { return s.at.leaf }
 
-// StoreError says why a write to JetStream's files has failed; nil if none has. The server writes no more to what
-// failed until it is started again.
-func (s *Server) StoreError() error {
-	s.logs.mu.Lock()
-	defer s.logs.mu.Unlock()
-	if s.logs.store == "" {
-		return nil
-	}
-	return errors.New(s.logs.store)
+// running is the server of the moment.
+func (s *Server) running() (*natsserver.Server, *serverLog) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.srv, s.logs
 }
 
 // InProcessConn makes a connection within the process. [Connect] uses it.
-func (s *Server) InProcessConn() (net.Conn, error) { return s.srv.InProcessConn() }
+func (s *Server) InProcessConn() (net.Conn, error) {
+	srv, _ := s.running()
+	return srv.InProcessConn()
+}
 
-// SetAside lists where JetStream files that did not load were moved to at the start. What was in
-// them is lost to this server: say so.
-func (s *Server) SetAside() []string { return s.setAside }
+// SetAside lists where JetStream files that did not load were moved to at the start, and whenever the server was
+// started anew. What was in them is lost to this server: say so.
+func (s *Server) SetAside() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.setAside)
+}
 
 // Shutdown stops the server and returns when it has stopped.
 func (s *Server) Shutdown() {
-	s.stop.Do(func() {
-		s.srv.Shutdown()
-		s.srv.WaitForShutdown()
-	})
+	s.mending.Lock()
+	defer s.mending.Unlock()
+	s.stopped = true
+	s.halt()
+}
+
+func (s *Server) halt() {
+	srv, _ := s.running()
+	srv.Shutdown()
+	srv.WaitForShutdown()
 }
 
 // redact takes the password out of a URL for messages.
@@ -414,6 +435,7 @@ type serverLog struct {
 	fatal string
 	leaf  string // the last error about joining the hub
 	store string // the first error of a write to JetStream's files
+	limit bool   // JetStream said that it has as much on disk as it may
 }
 
 // leafError is why the hub was not joined the last time that it was not; nil if nothing is known.
@@ -472,13 +494,7 @@ func (l *serverLog) Fatalf(format string, v ...any) {
 
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := strings.TrimSpace(fmt.Sprintf(format, v...))
-	if strings.Contains(text, "ritical write error") {
-		l.mu.Lock()
-		if l.store == "" {
-			l.store = text
-		}
-		l.mu.Unlock()
-	}
+	l.noteStore(text)
 	if about, news := l.noteLeaf(text); about && !news {
 		return // an attempt to join the hub, every few seconds
 	}
@@ -489,7 +505,9 @@ func (l *serverLog) Errorf(format string, v ...any) {
 // files or are random.
 func (l *serverLog) Warnf(format string, v ...any) {
 	if !strings.HasPrefix(format, "Plaintext passwords") {
-		l.log.Warn("NATS server: " + strings.TrimSpace(fmt.Sprintf(format, v...)))
+		text := strings.TrimSpace(fmt.Sprintf(format, v...))
+		l.noteStore(text)
+		l.log.Warn("NATS server: " + text)
 	}
 }
 

@@ -291,6 +291,33 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 	}
 }
 
+// TestNothingIsSetAsideWithoutRoom: a disk that takes no writes is no damage of the files on it.
+func TestNothingIsSetAsideWithoutRoom(t *testing.T) {
+	dir := t.TempDir()
+	s := startServer(t, ServerOptions{Dir: dir})
+	ensure(t, connect(t, ConnectOptions{Server: s}))
+	s.Shutdown()
+	meta, probe := filepath.Join(streamDir(dir, "KV_weir-jobs"), "meta.inf"), filepath.Join(dir, "room.try")
+	if err := errors.Join(os.WriteFile(meta, nil, 0o640), os.Mkdir(probe, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := StartServer(ServerOptions{Dir: dir, Name: "test", Log: quiet()}); err == nil {
+		s.Shutdown()
+		t.Fatal("it started")
+	} else if !strings.Contains(err.Error(), "make room") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(meta); err != nil {
+		t.Errorf("it was set aside: %v", err)
+	}
+	if err := os.Remove(probe); err != nil {
+		t.Fatal(err)
+	}
+	if s := startServer(t, ServerOptions{Dir: dir}); len(s.SetAside()) != 1 {
+		t.Errorf("set aside %v", s.SetAside())
+	}
+}
+
 // Random damage to any file must not stop the server from starting and working.
 func TestRandomDamage(t *testing.T) {
 	seed := time.Now().UnixNano()
