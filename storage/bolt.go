@@ -73,18 +73,23 @@ type database struct {
 	commits atomic.Int64
 }
 
-// openDatabase opens the file or makes it; init runs in one transaction when it is new. A damaged
-// file is set aside and replaced by a new one.
-func openDatabase(path string, format uint64, init func(*bolt.Tx) error) (*database, *Damage, error) {
+// content is what a kind of file has in it.
+type content struct {
+	begin  func(*bolt.Tx) error            // runs in one transaction when the file is new
+	verify func(*bolt.Tx, *database) error // of a file that is there; its errors about damage wrap ErrCorrupt
+}
+
+// openDatabase opens the file or makes it. A damaged file is set aside and replaced by a new one.
+func openDatabase(path string, format uint64, of content) (*database, *Damage, error) {
 	info, err := os.Lstat(path)
 	if isMissing(err) {
-		d, err := createDatabase(path, format, init)
+		d, err := createDatabase(path, format, of)
 		return d, nil, err
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	d, err := tryDatabase(path, format)
+	d, err := tryDatabase(path, format, of)
 	if err == nil {
 		return d, nil, nil
 	}
@@ -96,12 +101,12 @@ func openDatabase(path string, format uint64, init func(*bolt.Tx) error) (*datab
 		return nil, nil, errors.Join(err, asideErr)
 	}
 	damage := &Damage{File: path, SetAside: to, Reason: err, Size: info.Size(), Modified: info.ModTime()}
-	d, err = createDatabase(path, format, init)
+	d, err = createDatabase(path, format, of)
 	return d, damage, err
 }
 
 // tryDatabase opens an existing file. Errors about its content wrap ErrCorrupt.
-func tryDatabase(path string, format uint64) (*database, error) {
+func tryDatabase(path string, format uint64, of content) (*database, error) {
 	if err := examineBolt(path); err != nil {
 		return nil, err
 	}
@@ -109,7 +114,12 @@ func tryDatabase(path string, format uint64) (*database, error) {
 	if err := d.open(); err != nil {
 		return nil, err
 	}
-	err := d.view(func(tx *bolt.Tx) error { return checkFormat(tx, path, format) })
+	err := d.view(func(tx *bolt.Tx) error {
+		if err := checkFormat(tx, path, format); err != nil {
+			return err
+		}
+		return of.verify(tx, d)
+	})
 	if err != nil {
 		_ = d.close()
 		return nil, err
@@ -119,7 +129,7 @@ func tryDatabase(path string, format uint64) (*database, error) {
 
 // createDatabase makes the file under another name first, so that a file which is empty or has no
 // content is always damage and never a start that was cut short.
-func createDatabase(path string, format uint64, init func(*bolt.Tx) error) (*database, error) {
+func createDatabase(path string, format uint64, of content) (*database, error) {
 	tmp := path + tmpSuffix
 	if err := os.Remove(tmp); err != nil && !isMissing(err) {
 		return nil, fmt.Errorf("create %s: %w", path, err)
@@ -136,7 +146,7 @@ func createDatabase(path string, format uint64, init func(*bolt.Tx) error) (*dat
 		if err := b.Put(keyVersion, formatValue(format)); err != nil {
 			return err
 		}
-		return init(tx)
+		return of.begin(tx)
 	})
 	if closeErr := fresh.close(); err == nil {
 		err = closeErr

@@ -153,12 +153,18 @@ func (w *boltWalk) page(id uint64) ([]byte, error) {
 }
 
 // keyRange is what keys a page may have, by the pages above it: from one on, nil for any, and below
-// another, nil for no end. Without it a search could go another way than a walk.
-type keyRange struct{ from, below []byte }
+// another, nil for no end. Without it a search could go another way than a walk. What is under another page
+// begins with the key that is said there: with another one a commit would add the page again.
+type keyRange struct {
+	from, below []byte
+	under       bool
+}
 
 func (r keyRange) has(key []byte) bool {
 	return bytes.Compare(key, r.from) >= 0 && (r.below == nil || bytes.Compare(key, r.below) < 0)
 }
+
+func (r keyRange) first(key []byte) bool { return !r.under || bytes.Equal(key, r.from) }
 
 // tree walks the pages below id; depth counts pages, level buckets.
 func (w *boltWalk) tree(id uint64, depth, level int, keys keyRange) error {
@@ -195,16 +201,15 @@ func (w *boltWalk) branch(b []byte, depth, level int, keys keyRange) error {
 		if err != nil {
 			return err
 		}
-		if i > 0 && (bytes.Compare(starts[i-1], key) >= 0 || !keys.has(key)) {
+		if i > 0 && bytes.Compare(starts[i-1], key) >= 0 || !keys.has(key) || i == 0 && !keys.first(key) {
 			return fmt.Errorf("key of element %d is out of order", i)
 		}
 		starts[i] = key
 	}
-	starts[0] = keys.from // what is below the first key is looked for there too
 	starts = append(starts, keys.below)
 	for i := range n {
 		at := boltPage * (i + 1)
-		if err := w.tree(native.Uint64(b[at+8:]), depth+1, level, keyRange{starts[i], starts[i+1]}); err != nil {
+		if err := w.tree(native.Uint64(b[at+8:]), depth+1, level, keyRange{starts[i], starts[i+1], true}); err != nil {
 			return err
 		}
 	}
@@ -228,7 +233,7 @@ func (w *boltWalk) leaf(b []byte, level int, keys keyRange) error {
 		if err != nil {
 			return err
 		}
-		if i > 0 && bytes.Compare(before, key) >= 0 || !keys.has(key) {
+		if i > 0 && bytes.Compare(before, key) >= 0 || !keys.has(key) || i == 0 && !keys.first(key) {
 			return fmt.Errorf("key of element %d is out of order", i)
 		}
 		before = key
@@ -253,7 +258,7 @@ func (w *boltWalk) bucket(value []byte, level int) error {
 		return w.tree(root, 0, level, keyRange{})
 	}
 	page := value[boltPage:]
-	if len(page) < boltPage || native.Uint16(page[8:]) != boltLeaf || level > boltMaxBucket {
+	if len(page) < boltPage || native.Uint64(page) != 0 || native.Uint16(page[8:]) != boltLeaf || native.Uint32(page[12:]) != 0 || level > boltMaxBucket {
 		return errors.New("malformed bucket in a leaf")
 	}
 	return w.leaf(page, level, keyRange{})

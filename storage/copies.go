@@ -23,9 +23,12 @@ var bucketCopies = []byte("copies") // kind → bucket: key → checksum (8 byte
 
 // OpenCopies opens the file or makes it. A damaged one is set aside, reported, and replaced.
 func OpenCopies(path string) (*Copies, *Damage, error) {
-	db, damage, err := openDatabase(path, copiesFormat, func(tx *bolt.Tx) error {
-		_, err := tx.CreateBucket(bucketCopies)
-		return err
+	db, damage, err := openDatabase(path, copiesFormat, content{
+		begin: func(tx *bolt.Tx) error {
+			_, err := tx.CreateBucket(bucketCopies)
+			return err
+		},
+		verify: func(*bolt.Tx, *database) error { return nil }, // each is by itself
 	})
 	if err != nil {
 		return nil, damage, err

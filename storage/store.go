@@ -52,17 +52,86 @@ var (
 )
 
 // OpenStore opens the snapshot file or makes it. A damaged file is set aside, reported, and replaced
-// by a new one. The file's structure is verified at open, which reads all of it; values when they are
-// loaded.
+// by a new one. The file's structure and the books of every task (its manifests, lists and records, which
+// each Save and Drop needs) are verified at open, which reads all of it; values when they are loaded.
 func OpenStore(path string) (*Store, *Damage, error) {
-	db, damage, err := openDatabase(path, storeFormat, func(tx *bolt.Tx) error {
-		_, err := tx.CreateBucket(bucketTasks)
-		return err
-	})
+	db, damage, err := openDatabase(path, storeFormat, storeBooks)
 	if err != nil {
 		return nil, damage, err
 	}
 	return &Store{db: db}, damage, nil
+}
+
+// storeBooks makes the root of a new file, and verifies the books of one that is there: with a part of them damaged
+// no later Save of any task would succeed, while a damaged value only makes its parts unusable.
+var storeBooks = content{
+	begin: func(tx *bolt.Tx) error {
+		_, err := tx.CreateBucket(bucketTasks)
+		return err
+	},
+	verify: func(tx *bolt.Tx, db *database) error {
+		s := &Store{db: db}
+		root := tx.Bucket(bucketTasks)
+		if root == nil {
+			return s.corrupt("", errors.New("no bucket of tasks"))
+		}
+		return root.ForEach(func(name, _ []byte) error {
+			t, err := s.task(tx, string(name))
+			if err != nil {
+				return err
+			}
+			if t == nil {
+				return s.corrupt(string(name), errors.New("no bucket"))
+			}
+			return t.verifyBooks()
+		})
+	},
+}
+
+// verifyBooks checks everything about a task but its values. Errors wrap [ErrCorrupt].
+func (t *taskView) verifyBooks() error {
+	list, err := t.list()
+	if err != nil {
+		return err
+	}
+	for _, key := range [][]byte{keyHighest, keySwept} {
+		if b := t.info.Get(key); b != nil && len(b) != versionSize {
+			return t.store.corrupt(t.task, fmt.Errorf("%s has %d bytes", key, len(b)))
+		}
+	}
+	if n := len(list); n > 0 && list[n-1].info.Version > t.number(keyHighest) {
+		return t.store.corrupt(t.task, fmt.Errorf("version %d is above the highest, %d", list[n-1].info.Version, t.number(keyHighest)))
+	}
+	err = t.chang.ForEach(func(k, b []byte) error {
+		err := eachKey(b, func([]byte) error { return nil })
+		if err == nil && len(k) != versionSize {
+			err = errors.New("malformed version")
+		}
+		if err != nil {
+			return t.store.corrupt(t.task, fmt.Errorf("changed keys of version %x: %w", k, err))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = t.keys.ForEach(func(k, stored []byte) error {
+		prefix, _, err := splitKey(k)
+		if err == nil {
+			_, err = appendKey(nil, prefix)
+		}
+		if err == nil && len(stored) < valueHead {
+			err = errors.New("too short")
+		}
+		if err != nil {
+			return t.store.corrupt(t.task, fmt.Errorf("entry %x: %w", k, err))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return t.checkPacks()
 }
 
 // Close closes the file; running calls are waited for.
