@@ -79,9 +79,22 @@ type content struct {
 	verify func(*bolt.Tx, *database) error // of a file that is there; its errors about damage wrap ErrCorrupt
 }
 
+// PutAside sets a damaged file or directory aside and says what it was.
+func PutAside(name string, reason error) (*Damage, error) {
+	size, modified := sizeOf(name)
+	if info, err := os.Lstat(name); err == nil && modified.IsZero() {
+		modified = info.ModTime() // a directory without a file
+	}
+	to, err := SetAside(name)
+	if err != nil {
+		return nil, errors.Join(reason, err)
+	}
+	return &Damage{File: name, SetAside: to, Reason: reason, Size: size, Modified: modified}, nil
+}
+
 // openDatabase opens the file or makes it. A damaged file is set aside and replaced by a new one.
 func openDatabase(path string, format uint64, of content) (*database, *Damage, error) {
-	info, err := os.Lstat(path)
+	_, err := os.Lstat(path)
 	if isMissing(err) {
 		d, err := createDatabase(path, format, of)
 		return d, nil, err
@@ -96,11 +109,10 @@ func openDatabase(path string, format uint64, of content) (*database, *Damage, e
 	if !errors.Is(err, ErrCorrupt) {
 		return nil, nil, err
 	}
-	to, asideErr := SetAside(path)
-	if asideErr != nil {
-		return nil, nil, errors.Join(err, asideErr)
+	damage, err := PutAside(path, err)
+	if err != nil {
+		return nil, nil, err
 	}
-	damage := &Damage{File: path, SetAside: to, Reason: err, Size: info.Size(), Modified: info.ModTime()}
 	d, err = createDatabase(path, format, of)
 	return d, damage, err
 }

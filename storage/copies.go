@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/zeebo/xxh3"
@@ -21,19 +22,52 @@ type Copies struct {
 
 var bucketCopies = []byte("copies") // kind → bucket: key → checksum (8 bytes), value
 
-// OpenCopies opens the file or makes it. A damaged one is set aside, reported, and replaced.
+// OpenCopies opens the file or makes it. A damaged one is set aside, reported, and replaced. If its
+// structure is whole, and copies in it are damaged, the new file has the others.
 func OpenCopies(path string) (*Copies, *Damage, error) {
+	var whole []Copy
 	db, damage, err := openDatabase(path, copiesFormat, content{
 		begin: func(tx *bolt.Tx) error {
-			_, err := tx.CreateBucket(bucketCopies)
+			if _, err := tx.CreateBucket(bucketCopies); err != nil {
+				return err
+			}
+			for _, x := range whole {
+				if err := putCopy(tx, x); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		verify: func(tx *bolt.Tx, db *database) (err error) {
+			whole, err = wholeCopies(tx, &Copies{db: db})
 			return err
 		},
-		verify: func(*bolt.Tx, *database) error { return nil }, // each is by itself
 	})
 	if err != nil {
 		return nil, damage, err
 	}
 	return &Copies{db: db}, damage, nil
+}
+
+// wholeCopies reads all copies and returns those that match their checksums; the error is about the others.
+func wholeCopies(tx *bolt.Tx, c *Copies) (list []Copy, err error) {
+	root := tx.Bucket(bucketCopies)
+	if root == nil {
+		return nil, fmt.Errorf("%w: %s has no bucket of copies", ErrCorrupt, c.db.path)
+	}
+	var bad []error
+	err = root.ForEachBucket(func(kind []byte) error {
+		return root.Bucket(kind).ForEach(func(k, stored []byte) error {
+			v, err := c.parse(string(kind), k, stored)
+			if err != nil {
+				bad = append(bad, err)
+				return nil
+			}
+			list = append(list, Copy{string(kind), string(k), cloneValue(v)})
+			return nil
+		})
+	})
+	return list, errors.Join(append(bad, err)...)
 }
 
 // Close closes the file.

@@ -1,10 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -105,5 +107,58 @@ func TestDamagedCopiesAreSetAside(t *testing.T) {
 	defer c.Close()
 	if err := c.Put("a", "b", nil); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWholeCopiesAreKept: of a file in which one copy is damaged, the others stay, and so does the file.
+func TestWholeCopiesAreKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "local.db")
+	c := openCopies(t, path)
+	for _, key := range []string{"a", "b", "c"} {
+		for _, kind := range []string{"job", "epoch"} {
+			if err := c.Put(kind, key, []byte("value of "+kind+" "+key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; ; at++ { // older pages have it too
+		i := bytes.Index(b[at:], []byte("value of job b"))
+		if i < 0 {
+			break
+		}
+		at += i
+		b[at] ^= 1
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, damage, err := OpenCopies(path)
+	if err != nil || damage == nil || !errors.Is(damage, ErrCorrupt) || !strings.Contains(damage.Error(), "job/b") {
+		t.Fatalf("%v, %v", damage, err)
+	}
+	defer c.Close()
+	var got []string
+	for _, kind := range []string{"job", "epoch"} {
+		err := c.List(kind, func(key string, value []byte) error {
+			got = append(got, kind+key+"="+string(value))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"joba=value of job a", "jobc=value of job c", "epocha=value of epoch a", "epochb=value of epoch b", "epochc=value of epoch c"}
+	if !slices.Equal(got, want) {
+		t.Errorf("there are %q", got)
+	}
+	if kept, err := os.ReadFile(damage.SetAside); err != nil || !bytes.Equal(kept, b) {
+		t.Errorf("what was set aside is another file: %v", err)
 	}
 }

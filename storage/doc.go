@@ -77,7 +77,8 @@
 //     entries do not come again.
 //   - Close writes a last commit record: after it even the final commit is proven.
 //
-// Damage anywhere but in a torn tail is an error that names file and offset; nothing is changed.
+// Damage anywhere but in a torn tail is an error that names file and offset; nothing is changed. A segment that
+// the medium does not give back (EIO) is damaged as well.
 //
 // Assumptions: what was synced stays unless the device fails, then checksums find it; a sector that is
 // written over with the same bytes does not get worse; rename is atomic.
@@ -113,7 +114,8 @@
 // and refuses to go on; closing and opening it sets it aside. The file grows and never shrinks: free
 // pages are used again.
 //
-// local.db has a bucket for each kind of copy, with a checksum before each value. It is a file of its
+// local.db has a bucket for each kind of copy, with a checksum before each value. All are checked at open: of a
+// file in which one does not match, the others go into a new one. It is a file of its
 // own so that a damaged snapshot file does not take the jobs with it, and so that a large snapshot,
 // one write transaction, does not make a small copy wait.
 //

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/weir-stream/weir/abs"
 )
@@ -67,8 +68,16 @@ type tailEnd struct {
 	size   int64 // of the file
 }
 
-// examine reads and verifies the files and changes none.
+// examine reads and verifies the files and changes none. What the medium does not give back is damaged too.
 func (l *Log) examine() (*finding, error) {
+	fd, err := l.examineFiles()
+	if err != nil && !errors.Is(err, ErrCorrupt) && (errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EISDIR)) {
+		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return fd, err
+}
+
+func (l *Log) examineFiles() (*finding, error) {
 	names, err := l.opt.fs.List(l.dir)
 	if err != nil {
 		return nil, err

@@ -170,15 +170,6 @@ func (a *Agent) fail(err error) {
 	}
 }
 
-// damaged tells of a file that was set aside.
-func (a *Agent) damaged(what string, d *storage.Damage) {
-	if d == nil {
-		return
-	}
-	a.notices.add(what + ": " + d.Error())
-	a.log.Error("a damaged file was set aside", "what", what, "error", d)
-}
-
 // openStores opens everything in the agent's directory.
 func (a *Agent) openStores(ctx context.Context) error {
 	dir, err := storage.OpenDir(a.opt.Data)
@@ -229,12 +220,11 @@ func (a *Agent) openLog(path string) error {
 	if a.entries, err = storage.OpenLog(path, opt); !errors.Is(err, storage.ErrCorrupt) {
 		return err
 	}
-	to, asideErr := storage.SetAside(path)
-	if asideErr != nil {
-		return errors.Join(err, asideErr)
+	damage, err := storage.PutAside(path, err)
+	if err != nil {
+		return err
 	}
-	a.notices.add(fmt.Sprintf("input log: it was damaged and set aside as %s: %v", to, err))
-	a.log.Error("the input log was damaged and set aside: tasks that need it stop", "to", to, "error", err)
+	a.damaged("input log, without which tasks that need it stop", damage)
 	a.entries, err = storage.OpenLog(path, opt)
 	return err
 }

@@ -84,7 +84,9 @@ func (h *hostedJob) apply(rec jobRecord) error {
 	for _, r := range h.tasks() {
 		r.want(rec)
 	}
-	return h.startRunners(rec)
+	err := h.startRunners(rec)
+	signal(h.a.stirred) // what has failed in another generation has not in this one
+	return err
 }
 
 func (h *hostedJob) startRunners(rec jobRecord) error {

@@ -65,7 +65,7 @@ type runner struct {
 	reason     string
 	failure    error  // that it has stopped for good with; nil: it has not
 	last       string // why it was last started anew
-	fetched    bool   // its snapshots were, from the replica
+	fetched    string // what of its snapshots was, from the replica; empty: nothing
 	restarts   uint64
 	recovery   *dataflow.Recovery
 	recoverT   time.Time
@@ -499,8 +499,8 @@ func (r *runner) fetchReplica(ctx context.Context) error {
 		if _, err := r.a.importPacks(ctx, r.name, part.Packs); err != nil {
 			return fmt.Errorf("snapshot of epoch %d from the replica: %w", part.Epoch, err)
 		}
-		r.fetched = true
-		r.log.Warn("the task's snapshots were gone and have been fetched from the replica", "epoch", uint64(part.Epoch))
+		r.fetched = fmt.Sprintf("that of epoch %d, which was taken %s", part.Epoch, r.a.ago(rec.StartedMs))
+		r.log.Warn("the task's snapshots were gone and have been fetched from the replica", "epoch", uint64(part.Epoch), "taken", r.a.ago(rec.StartedMs))
 		return nil
 	}
 	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d)", errStateLost, info.Front+1, info.Last)
@@ -510,9 +510,10 @@ func (r *runner) fetchReplica(ctx context.Context) error {
 // part of.
 func (r *runner) wayBack(floor abs.Epoch) (level, reason string) {
 	switch {
-	case r.fetched:
-		r.fetched = false
-		return "L2", "the task's snapshots were gone from the agent and came from the replica"
+	case r.fetched != "":
+		reason = "the task's snapshots were gone from the agent and came from the replica: " + r.fetched
+		r.fetched = ""
+		return "L2", reason
 	case floor == 0:
 		return "", r.last
 	case r.rec.RolledBack && !(r.task.Replaced && r.task.Source != nil):
