@@ -96,6 +96,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"hub", snapshots, "blocked", blocked, "L2"},
 		{"g1", snapshots, "flipped", flipped, "L2"},
 		{"g1", snapshots, "gone", gone, "L2"},
+		{"g1", snapshots, "holed", holed, "L2"},
 		{"hub", copies, "empty", empty, "L1"},
 		{"hub", copies, "holed", holed, "L1"},
 		{"g1", copies, "one value", valueOf(`"revision"`), "L1"},
