@@ -80,6 +80,7 @@ type Agent struct {
 	wakeLeader chan struct{}
 	ticker     ticker
 	disk       diskMeter
+	unsaved    unsaved
 	drill      drill
 	stirred    chan struct{} // a task has changed that was quiet
 	bundles    uint64        // that this process has stored; the replicas' worker's own

@@ -50,12 +50,15 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 	if err := a.entries.Err(); err != nil {
 		st.Notices = append(st.Notices, "input log: "+err.Error())
 	}
-	st.Notices = append(st.Notices, a.serverNotices()...)
+	var running []*runner
 	for _, h := range a.hosted() {
-		for _, r := range h.tasks() {
-			st.Tasks = append(st.Tasks, r.status())
-			st.Links = append(st.Links, r.linkStates()...)
-		}
+		running = append(running, h.tasks()...)
+	}
+	st.Notices = append(st.Notices, a.unsaved.notices(running)...)
+	st.Notices = append(st.Notices, a.serverNotices()...)
+	for _, r := range running {
+		st.Tasks = append(st.Tasks, r.status())
+		st.Links = append(st.Links, r.linkStates()...)
 	}
 	st.Agent.Tasks = len(st.Tasks)
 	return st, nil

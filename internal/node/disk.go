@@ -1,6 +1,9 @@
 package node
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -65,4 +68,56 @@ func hoursThatFit(room int64, perHour float64) float64 {
 		return 0
 	}
 	return float64(room) / perHour
+}
+
+// unsavedEvery is how often the log repeats that a task's snapshot is not saved: a try comes every 200 ms.
+const unsavedEvery = time.Minute
+
+// unsaved remembers whose snapshots could not be saved the last time, and why. The zero value is ready.
+type unsaved struct {
+	mu    sync.Mutex
+	tasks map[string]unsavedPart
+}
+
+type unsavedPart struct {
+	err  error
+	said time.Duration // of the stopwatch, when it was logged
+}
+
+// note takes the result of a try, and says whether it is worth a line in the log.
+func (u *unsaved) note(task string, err error, now time.Duration) (news bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	before, failing := u.tasks[task]
+	if err == nil {
+		delete(u.tasks, task)
+		return failing
+	}
+	if u.tasks == nil {
+		u.tasks = map[string]unsavedPart{}
+	}
+	said := before.said
+	if news = !failing || now-said >= unsavedEvery; news {
+		said = now
+	}
+	u.tasks[task] = unsavedPart{err, said}
+	return news
+}
+
+// notices tell of it, for the first task of those that run and how many there are.
+func (u *unsaved) notices(running []*runner) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	maps.DeleteFunc(u.tasks, func(task string, _ unsavedPart) bool {
+		return !slices.ContainsFunc(running, func(r *runner) bool { return r.name == task })
+	})
+	if len(u.tasks) == 0 {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(u.tasks))
+	text := "snapshots are not saved, and checkpoints wait; it is tried again: " + u.tasks[names[0]].err.Error()
+	if n := len(names) - 1; n > 0 {
+		text += fmt.Sprintf(" (and of %d more tasks)", n)
+	}
+	return []string{text}
 }

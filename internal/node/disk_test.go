@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -29,5 +31,38 @@ func TestDiskMeter(t *testing.T) {
 	}
 	if h := hoursThatFit(7<<20, 0); h != 0 {
 		t.Errorf("%v hours fit of nothing", h)
+	}
+}
+
+// TestUnsaved: that snapshots are not saved is logged once a minute, and status says it until they are, or the task
+// is gone.
+func TestUnsaved(t *testing.T) {
+	var u unsaved
+	full := errors.New("no space left")
+	a, b := &runner{name: "j/a"}, &runner{name: "j/b"}
+	for i, c := range []struct {
+		task string
+		err  error
+		at   time.Duration
+		news bool
+	}{
+		{"j/a", nil, 0, false}, {"j/a", full, 0, true}, {"j/a", full, time.Second, false}, {"j/b", full, time.Second, true},
+		{"j/a", full, unsavedEvery, true}, {"j/a", full, unsavedEvery + time.Second, false}, {"gone", full, 0, true},
+	} {
+		if news := u.note(c.task, c.err, c.at); news != c.news {
+			t.Errorf("step %d: %v", i, news)
+		}
+	}
+	if got := strings.Join(u.notices([]*runner{a, b}), "\n"); !strings.Contains(got, "no space left") || !strings.Contains(got, "1 more") {
+		t.Errorf("%q", got)
+	}
+	if !u.note("j/a", nil, 0) || u.note("j/a", nil, 0) {
+		t.Error("that they are saved again is no news, or is news twice")
+	}
+	if got := u.notices([]*runner{a, b}); len(got) != 1 {
+		t.Errorf("%q", got)
+	}
+	if got := u.notices([]*runner{a}); got != nil || len(u.tasks) != 0 {
+		t.Errorf("%q of a task that is gone", got)
 	}
 }

@@ -77,8 +77,11 @@ func (a *Agent) saveAll(jobs []saveJob) {
 func (a *Agent) saveAlone(j saveJob) { a.saved(j, a.store.Save(j.info, j.changes)) }
 
 func (a *Agent) saved(j saveJob, err error) {
-	if err != nil {
+	switch news := a.unsaved.note(j.info.Task, err, a.stopwatch()); {
+	case news && err != nil:
 		a.log.Error("snapshot not saved: it will be tried again", "task", j.info.Task, "epoch", uint64(j.info.Epoch), "error", err)
+	case news:
+		a.log.Info("snapshots are saved again", "task", j.info.Task, "epoch", uint64(j.info.Epoch))
 	}
 	j.done(err)
 	if err == nil && j.info.Local {
