@@ -4,6 +4,9 @@
 //
 //	go test -tags mosquitto ./internal/e2e
 //
+// Those on disks that are full, slow or for reading only carry the tag fuse: they mount file systems, for which they
+// must be root and need /dev/fuse.
+//
 // Environment:
 //
 //	WEIR_E2E_SEED=N     repeats what chance decided in a run that printed this seed

@@ -24,6 +24,7 @@ type Disk struct {
 	server  *fuse.Server
 	journal *journal
 	slow    atomic.Int64 // nanoseconds that an fsync takes longer
+	locked  atomic.Bool  // nothing can be written
 }
 
 // ErrNoDisk says that this machine does not let a file system be mounted.
@@ -74,6 +75,18 @@ func (d *Disk) Free() { d.journal.limit(-1) }
 // Slow makes each fsync take so much longer.
 func (d *Disk) Slow(by time.Duration) { d.slow.Store(int64(by)) }
 
+// ReadOnly makes every write and every change of a name fail, also of open files, as after a disk's failure the file
+// system is remounted for reading only; or lifts that.
+func (d *Disk) ReadOnly(on bool) { d.locked.Store(on) }
+
+// change does something that changes the disk, unless it can only be read.
+func (d *Disk) change(do func() error) syscall.Errno {
+	if d.locked.Load() {
+		return syscall.EROFS
+	}
+	return fs.ToErrno(do())
+}
+
 // diskNode is a file or directory.
 type diskNode struct {
 	*fs.LoopbackNode
@@ -94,8 +107,16 @@ func (n *diskNode) path() string {
 
 func (n *diskNode) child(name string) string { return filepath.Join(n.path(), name) }
 
+// named changes names by do, by way of the journal.
+func (n *diskNode) named(kind nameKind, from, path string, do func() error) syscall.Errno {
+	return n.disk.change(func() error { return n.disk.journal.name(kind, from, path, do) })
+}
+
 // Open opens a file; a truncation that comes with it is noted.
 func (n *diskNode) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	if flags&(syscall.O_ACCMODE|syscall.O_TRUNC) != syscall.O_RDONLY && n.disk.locked.Load() {
+		return nil, 0, syscall.EROFS
+	}
 	f, err := os.OpenFile(n.path(), int(flags&^(syscall.O_APPEND|syscall.O_TRUNC|fuse.FMODE_EXEC)), 0)
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
@@ -113,12 +134,12 @@ func (n *diskNode) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32,
 // Create makes a file.
 func (n *diskNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (node *fs.Inode, _ fs.FileHandle, _ uint32, errno syscall.Errno) {
 	var f *os.File
-	err := n.disk.journal.name(made, "", n.child(name), func() (err error) {
+	errno = n.named(made, "", n.child(name), func() (err error) {
 		f, err = os.OpenFile(n.child(name), int(flags&^(syscall.O_APPEND|syscall.O_TRUNC))|os.O_CREATE, os.FileMode(mode&0o777))
 		return err
 	})
-	if err != nil {
-		return nil, nil, 0, fs.ToErrno(err)
+	if errno != 0 {
+		return nil, nil, 0, errno
 	}
 	if node, errno = n.Lookup(ctx, name, out); errno != 0 {
 		f.Close()
@@ -129,21 +150,21 @@ func (n *diskNode) Create(ctx context.Context, name string, flags, mode uint32, 
 
 // Mkdir makes a directory.
 func (n *diskNode) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	err := n.disk.journal.name(made, "", n.child(name), func() error { return os.Mkdir(n.child(name), os.FileMode(mode&0o777)) })
-	if err != nil {
-		return nil, fs.ToErrno(err)
+	errno := n.named(made, "", n.child(name), func() error { return os.Mkdir(n.child(name), os.FileMode(mode&0o777)) })
+	if errno != 0 {
+		return nil, errno
 	}
 	return n.Lookup(ctx, name, out)
 }
 
 // Unlink removes a file's name.
 func (n *diskNode) Unlink(_ context.Context, name string) syscall.Errno {
-	return fs.ToErrno(n.disk.journal.name(removed, "", n.child(name), func() error { return syscall.Unlink(n.child(name)) }))
+	return n.named(removed, "", n.child(name), func() error { return syscall.Unlink(n.child(name)) })
 }
 
 // Rmdir removes a directory.
 func (n *diskNode) Rmdir(_ context.Context, name string) syscall.Errno {
-	return fs.ToErrno(n.disk.journal.name(cleared, "", n.child(name), func() error { return syscall.Rmdir(n.child(name)) }))
+	return n.named(cleared, "", n.child(name), func() error { return syscall.Rmdir(n.child(name)) })
 }
 
 // Rename gives a file another name.
@@ -153,7 +174,7 @@ func (n *diskNode) Rename(_ context.Context, name string, to fs.InodeEmbedder, n
 		return syscall.EXDEV
 	}
 	from, path := n.child(name), into.child(newName)
-	return fs.ToErrno(n.disk.journal.name(moved, from, path, func() error { return os.Rename(from, path) }))
+	return n.named(moved, from, path, func() error { return os.Rename(from, path) })
 }
 
 // Link and Symlink are not had: nothing under trial uses them, and a power cut would have to take them back.
@@ -168,6 +189,9 @@ func (n *diskNode) Symlink(context.Context, string, string, *fuse.EntryOut) (*fs
 
 // Setattr notes truncations.
 func (n *diskNode) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	if n.disk.locked.Load() {
+		return syscall.EROFS
+	}
 	if size, ok := in.GetSize(); ok {
 		f, open := h.(*diskFile)
 		if !open {
@@ -239,14 +263,18 @@ type diskFile struct {
 
 // Write goes through the journal.
 func (f *diskFile) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	n, err := f.disk.journal.write(f.f, data, off)
-	return uint32(n), fs.ToErrno(err)
+	n := 0
+	errno := f.disk.change(func() (err error) {
+		n, err = f.disk.journal.write(f.f, data, off)
+		return err
+	})
+	return uint32(n), errno
 }
 
 // Fsync makes the file durable, as far as the trial is concerned: no real power is cut.
 func (f *diskFile) Fsync(context.Context, uint32) syscall.Errno {
 	time.Sleep(time.Duration(f.disk.slow.Load()))
-	return fs.ToErrno(f.disk.journal.synced(f.f))
+	return f.disk.change(func() error { return f.disk.journal.synced(f.f) })
 }
 
 // Allocate is not had, so that the system writes zeros instead.

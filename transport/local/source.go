@@ -153,7 +153,9 @@ func (s *FileSource) read(ctx context.Context, r *bufio.Reader, at cursor, in da
 		switch {
 		case err == nil:
 			at.Offset += int64(partial + len(line))
-			s.add(&b, b.whole(line), in)
+			if !s.add(ctx, &b, b.whole(line), in) {
+				return nil
+			}
 			partial = 0
 		case errors.Is(err, bufio.ErrBufferFull):
 			partial += b.part(line)
@@ -164,7 +166,9 @@ func (s *FileSource) read(ctx context.Context, r *bufio.Reader, at cursor, in da
 			partial += b.part(line)
 			if !s.cfg.Follow && partial > 0 { // a last line without an end
 				at.Offset += int64(partial)
-				s.add(&b, b.whole(nil), in)
+				if !s.add(ctx, &b, b.whole(nil), in) {
+					return nil
+				}
 				partial = 0
 			}
 		}
@@ -215,14 +219,14 @@ func (b *batch) whole(p []byte) []byte {
 	return p
 }
 
-// add makes a record of a line; one that cannot be taken becomes a dead letter.
-func (s *FileSource) add(b *batch, line []byte, in dataflow.Ingest) {
+// add makes a record of a line; one that cannot be taken becomes a dead letter. It is false if ctx ended before.
+func (s *FileSource) add(ctx context.Context, b *batch, line []byte, in dataflow.Ingest) bool {
 	s.mu.Lock()
 	s.status.Lines++
 	s.mu.Unlock()
 	b.lines++
 	if len(line) == 0 {
-		return
+		return true
 	}
 	rec := frame.Record{Value: line, Time: s.deps.Clock()}
 	key, err := s.cfg.Key.Key(s.cfg.Path, line)
@@ -234,8 +238,7 @@ func (s *FileSource) add(b *batch, line []byte, in dataflow.Ingest) {
 		err = rec.Check()
 	}
 	if err != nil {
-		s.refuse(rec, err, in)
-		return
+		return s.refuse(ctx, rec, err, in)
 	}
 	b.payload = frame.AppendRecord(b.payload, rec)
 	b.count++
@@ -243,15 +246,27 @@ func (s *FileSource) add(b *batch, line []byte, in dataflow.Ingest) {
 		id := extract.ID(s.cfg.ID, line)
 		b.ids = dataflow.AppendID(b.ids, id)
 	}
+	return true
 }
 
-func (s *FileSource) refuse(rec frame.Record, reason error, in dataflow.Ingest) {
+// refuse keeps a dead letter, however long the disk is full: what follows its line must not be logged before.
+func (s *FileSource) refuse(ctx context.Context, rec frame.Record, reason error, in dataflow.Ingest) bool {
+	for said := false; ; said = true {
+		err := in.DeadLetter(rec, reason.Error(), func() {})
+		if err == nil {
+			break
+		}
+		if !said {
+			s.deps.Log.Error("dead letter not kept: the source waits and tries again", "reason", reason, "error", err)
+		}
+		if !pause(ctx, fullWait) {
+			return false
+		}
+	}
 	s.mu.Lock()
 	s.status.DeadLetter++
 	s.mu.Unlock()
-	if err := in.DeadLetter(rec, reason.Error(), func() {}); err != nil {
-		s.deps.Log.Warn("dead letter not kept", "reason", reason, "error", err)
-	}
+	return true
 }
 
 // log appends the batch with the offset behind it, however long the log is full; false if ctx ended.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,9 @@ type logged struct {
 	ids    []byte
 	dead   []string
 	cursor []byte
-	full   int // refusals to come
+	full   int    // refusals to come
+	unkept int    // dead letters that are not kept, to come
+	unable func() // called for each of them; nil: nothing is
 	ended  bool
 	more   chan struct{} // signalled after each append
 }
@@ -58,6 +61,13 @@ func (l *logged) Append(b dataflow.IngestBatch, durable func()) error {
 func (l *logged) DeadLetter(_ frame.Record, reason string, durable func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.unkept > 0 {
+		l.unkept--
+		if l.unable != nil {
+			l.unable()
+		}
+		return errors.New("the disk is full")
+	}
 	l.dead = append(l.dead, reason)
 	durable()
 	return nil
@@ -194,6 +204,29 @@ func TestFileSourceKeysIDsAndDeadLetters(t *testing.T) {
 	}
 	if len(l.dead) != 2 || !strings.Contains(l.dead[0], `"k"`) {
 		t.Fatalf("dead letters %q", l.dead)
+	}
+}
+
+// TestFileSourceWaitsForADeadLetter: a letter that cannot be kept now, since the disk is full, is not lost, and nothing
+// behind its line is logged before it is kept.
+func TestFileSourceWaitsForADeadLetter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "in")
+	write(t, path, `{"k":"x"}`+"\n"+`{"n":2}`+"\n"+`{"k":"y"}`+"\n")
+	cfg := FileSourceConfig{Path: path, Key: extract.KeyRule{Kind: extract.KeyJSON, Path: "k"}}
+	l := newLogged()
+	l.unkept = 2
+	s := fileSource(t, cfg)
+	if err := s.Run(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(l.keys, "|"); got != "x|y" || len(l.dead) != 1 || s.Status().DeadLetter != 1 {
+		t.Fatalf("keys %q, dead letters %q, status %+v", got, l.dead, s.Status())
+	}
+	l = newLogged()
+	ctx, cancel := context.WithCancel(t.Context())
+	l.unkept, l.unable = math.MaxInt, cancel
+	if err := fileSource(t, cfg).Run(ctx, l); err != nil || l.cursor != nil || len(l.keys) > 0 {
+		t.Fatalf("it ended with %v and has logged %q up to %s", err, l.keys, l.cursor)
 	}
 }
 
