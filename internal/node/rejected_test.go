@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -56,4 +57,34 @@ func TestDamagedValue(t *testing.T) {
 	a = start(t, dir) // and what was saved on top of it is as good
 	f.write(t, "{\"k\":\"b\"}\n")
 	f.wants(a, a1, b1, `3 a {"count":2}`, `4 b {"count":2}`)
+}
+
+// TestOldSnapshots: the file of snapshots is an old copy, beyond which the log has been given up. The task goes on from
+// the replica.
+func TestOldSnapshots(t *testing.T) {
+	f := newFiles(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state.db")
+	a := start(t, dir)
+	a.mustApply(f.job(true, ""))
+	f.write(t, "{\"k\":\"a\"}\n{\"k\":\"b\"}\n")
+	f.wants(a, a1, b1)
+	a.replicated("lines")
+	a.stop()
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a = start(t, dir)
+	f.write(t, "{\"k\":\"a\"}\n")
+	f.wants(a, a1, b1, a2)
+	a.replicated("lines")
+	a.stop()
+	if err := os.WriteFile(file, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a = start(t, dir)
+	f.write(t, "{\"k\":\"b\"}\n")
+	f.wants(a, a1, b1, a2, `4 b {"count":2}`)
+	a.replicated("lines")
 }

@@ -386,7 +386,7 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 			return 0, nil, err
 		}
 	}
-	parts, err := r.a.store.Parts(r.name)
+	parts, err := r.ledOn()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -413,6 +413,27 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 			return r.joinLate(ctx, base)
 		default:
 			return r.floor, base, nil
+		}
+	}
+}
+
+// ledOn lists the task's usable parts. If the log no longer leads on from the newest, since a newer one was damaged, or
+// the file is an old copy, it is rejected: a replica has to be fetched.
+func (r *runner) ledOn() ([]dataflow.PartInfo, error) {
+	front := r.entries.Info().Front
+	for {
+		parts, err := r.a.store.Parts(r.name)
+		if err != nil || len(parts) == 0 {
+			return parts, err
+		}
+		last := parts[len(parts)-1]
+		if last.Generation != r.rec.Generation || last.Pos >= front {
+			return parts, nil
+		}
+		reason := fmt.Sprintf("it needs the log from entry %d on, which begins with %d", last.Pos+1, front+1)
+		r.log.Warn("a snapshot is of no use any more", "snapshot", uint64(last.Version), "epoch", uint64(last.Epoch), "reason", reason)
+		if err := r.a.store.Reject(r.name, last.Version, reason); err != nil {
+			return nil, err
 		}
 	}
 }
