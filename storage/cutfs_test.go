@@ -25,6 +25,7 @@ type cutFS struct {
 	ops      int          // calls that change something
 	cutAt    int          // the call that is cut short; 0: none
 	cut      bool
+	locked   bool  // the disk can only be read
 	room     int64 // bytes that files may take; 0: no limit
 	syncFail func(name string) bool
 	damage   bool // a failed sync also damages what the disk had in the block
@@ -66,6 +67,13 @@ func resize(b []byte, n int64) []byte {
 	return append(b, make([]byte, n-int64(len(b)))...)
 }
 
+// lock makes the disk one that can only be read, or lifts that.
+func (c *cutFS) lock(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.locked = on
+}
+
 var errCut = errors.New("power cut")
 
 func newCutFS() *cutFS {
@@ -77,6 +85,9 @@ func newCutFS() *cutFS {
 func (c *cutFS) step() (short bool, err error) {
 	if c.cut {
 		return false, errCut
+	}
+	if c.locked {
+		return false, syscall.EROFS
 	}
 	c.ops++
 	if c.ops == c.cutAt {

@@ -240,6 +240,75 @@ func (c *cutFS) waitFull(l *Log) {
 	}
 }
 
+// TestReadOnlyDisk makes the disk one that can only be read at any place, with what goes on then: entries, a change of
+// segment, space given back. Nothing is said to be durable that is not, the log says why, and it goes on when the disk
+// can be written to again, also if the power goes first.
+func TestReadOnlyDisk(t *testing.T) {
+	for before := range 24 {
+		c, m := newCutFS(), newLogModel()
+		l, err := OpenLog("d", smallLog(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry := func(i int) {
+			if err := m.append(t, l, fmt.Sprint("j/", i%2), make([]byte, 10+i*31)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range before {
+			entry(i)
+			if !m.sync(l, c) {
+				t.Fatal("not synced")
+			}
+		}
+		c.lock(true)
+		durable := l.Synced()
+		entry(before)
+		if before > 3 {
+			if err := m.truncate(l, "j/0", 3); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.waitFull(l)
+		if err := l.Err(); !errors.Is(err, syscall.EROFS) {
+			t.Fatalf("after %d entries the log says %v", before, err)
+		}
+		if l.Synced() != durable {
+			t.Fatalf("after %d entries %d is durable, %d was", before, l.Synced(), durable)
+		}
+		if before%3 == 0 { // the power goes
+			if err := l.Close(); !errors.Is(err, syscall.EROFS) {
+				t.Fatalf("closing with entries that are not durable: %v", err)
+			}
+			c = c.after(nil)
+			if l, err = OpenLog("d", smallLog(c)); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.reopened(t, l); err != nil {
+				t.Fatal(err)
+			}
+			l.Close()
+			continue
+		}
+		c.lock(false)
+		if !m.sync(l, c) || l.Err() != nil {
+			t.Fatalf("after %d entries it does not go on: %v", before, l.Err())
+		}
+		m.check(t, l, c)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c = c.after(nil)
+		if l, err = OpenLog("d", smallLog(c)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.reopened(t, l); err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	}
+}
+
 func TestFullDiskSaysWhyAndTakesNoMore(t *testing.T) {
 	c := newCutFS()
 	c.room = 3000
