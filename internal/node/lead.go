@@ -96,6 +96,8 @@ type lead struct {
 	jobs   map[string]*led
 	events chan func()
 	tidied time.Time
+	// cluster is the identity of the control plane that jobs are of.
+	cluster string
 }
 
 // led is a job during a term.
@@ -190,8 +192,15 @@ func (l *lead) onReplica(ctx context.Context, job string, e wnats.Event) {
 
 // tick looks after every job.
 func (l *lead) tick(ctx context.Context) {
-	if l.a.currentCluster() == "" {
+	cluster := l.a.currentCluster()
+	if cluster == "" {
 		return
+	}
+	if cluster != l.cluster { // it has forgotten something: what is known of the jobs is learnt again
+		for name := range l.jobs {
+			l.drop(name)
+		}
+		l.cluster = cluster
 	}
 	for _, h := range l.a.hosted() {
 		rec := h.record()

@@ -61,7 +61,7 @@ func (a *Agent) session(ctx context.Context) error {
 	if err := a.conn.WaitConnected(ctx); err != nil {
 		return err
 	}
-	cl, err := a.conn.Ensure(ctx)
+	cl, err := a.touch(ctx)
 	if err != nil {
 		return err
 	}

@@ -118,6 +118,24 @@ func (c *Conn) Ensure(ctx context.Context) (Cluster, error) {
 	return cl, nil
 }
 
+// Renew gives a control plane of this identity another one, which says that what it held must be brought to it
+// again. One that has another identity already keeps it.
+func (c *Conn) Renew(ctx context.Context, id string) error {
+	cl, err := c.Ensure(ctx)
+	if err != nil || cl.ID != id {
+		return err
+	}
+	kv := c.KV(Checkpoints)
+	e, err := kv.Get(ctx, presentKey)
+	if err == nil {
+		_, err = kv.Update(ctx, presentKey, []byte(rand.Text()), e.Revision)
+	}
+	if errors.Is(err, ErrConflict) {
+		return nil // another agent was faster
+	}
+	return err
+}
+
 // ensureBucket creates a bucket if it is missing and reports whether it was, or what was in it. The
 // bucket's identity is a key in it, so that it goes with what is in it.
 func (c *Conn) ensureBucket(ctx context.Context, name string) (id string, made bool, err error) {
