@@ -148,6 +148,9 @@ func (r *reader) next(ctx context.Context) (message, error) {
 	defer r.timer.Stop()
 	for {
 		if r.caughtUp {
+			if n, err := r.sub.Dropped(); err != nil || n > 0 {
+				return message{}, fmt.Errorf("%w: %d messages found no room (%v)", errBroken, n, err)
+			}
 			r.caughtUp, r.draining = false, false
 			return message{caughtUp: true}, nil
 		}
@@ -247,7 +250,9 @@ func (r *reader) status(status string, h nats.Header) error {
 		return nil
 	case "409":
 		switch h.Get("Description") {
-		case "Batch Completed", "Message Size Exceeds MaxBytes":
+		case "Batch Completed": // the count says so already, and the next pull may be under way
+			return nil
+		case "Message Size Exceeds MaxBytes":
 			r.waiting = 0
 			return nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +54,64 @@ func TestFramesArriveInOrderOfEachSender(t *testing.T) {
 		lastSeq = d.Seq
 	}
 	wg.Wait()
+}
+
+// One pull at a time is under way: more would bring more than a reader that is slow has room for.
+func TestPullsFollowEachOther(t *testing.T) {
+	conn := inProcess(t)
+	s := conn.Streams(StreamOptions{})
+	in := openInput(t, s, "t", 0)
+	wantDrained(t, in)
+	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
+	const frames = 10 * pullBatch
+	for n := range frames {
+		if err := sendOne(t, out, 0, frameName(n)); err != nil {
+			t.Fatal(err)
+		}
+		wantFrame(t, in, 0, frameName(n))
+	}
+	stream := conn.names.stream("job", 1, "t")
+	pulls, err := conn.data.nc.SubscribeSync(conn.data.api + "CONSUMER.MSG.NEXT." + stream + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.data.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := conn.openReader(testContext(t), conn.data, source{stream: stream})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	for n := 0; ; n++ {
+		m, err := r.next(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !m.caughtUp {
+			continue
+		}
+		if n != frames {
+			t.Fatalf("%d frames came of %d", n, frames)
+		}
+		break
+	}
+	if err := conn.data.nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	own := 0
+	for {
+		m, err := pulls.NextMsg(time.Millisecond)
+		if err != nil {
+			break
+		}
+		if strings.HasSuffix(m.Subject, r.consumer) {
+			own++
+		}
+	}
+	if most := frames/pullBatch + 1; own < frames/pullBatch || own > most {
+		t.Errorf("%d pulls for %d frames, want at most %d", own, frames, most)
+	}
 }
 
 func TestRereadStartsAgainFromTheBeginning(t *testing.T) {
