@@ -146,6 +146,10 @@ func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
 	if r.State == abs.Aborted && strings.HasPrefix(r.Reason, "channel ") {
 		o.w.chaos.count("aborted for numbers that do not fit")
 	}
+	if r.State == abs.Replicated && o.ends != nil && o.ends.record.Epoch > r.Epoch { // from a coordinator that was slow to say so: nobody needs it any more
+		o.w.chaos.count("replicated after a newer one")
+		return
+	}
 	if r.Manifest() {
 		o.committed(r)
 	}
