@@ -41,6 +41,7 @@ func (p *planner) checkBrokers() {
 		}
 	}
 	p.warnShared(clients)
+	p.warnForgetful(clients)
 	for _, c := range clients {
 		source := [2]string{c.what, c.broker}
 		p.warnOverlap(bySource[source])
@@ -62,6 +63,28 @@ func (p *planner) warnShared(clients []client) {
 			p.warn("%s: %s is the listener of agent %s, which accepts shared subscriptions such as %s and delivers nothing; use a broker that has them",
 				c.what, c.broker, owner, c.topics[shared])
 		}
+	}
+}
+
+// warnForgetful says which sources ask for QoS 2 of a broker that cannot give it: an agent's listener forgets packet
+// identifiers. It notes them for the promises.
+func (p *planner) warnForgetful(clients []client) {
+	for _, s := range p.g.File.Sources {
+		if s.MQTT == nil || s.MQTT.QoS < 2 || s.ID != "" {
+			continue
+		}
+		at := slices.IndexFunc(clients, func(c client) bool {
+			return c.what == "source "+s.Name && (s.MQTT.Broker == "" || p.listens(c.broker, c.agent) != "")
+		})
+		if at < 0 {
+			continue
+		}
+		p.forgetful[s.Name] = true
+		whose := "its broker is the agents' own"
+		if s.MQTT.Broker != "" {
+			whose = clients[at].broker + " is the listener of agent " + p.listens(clients[at].broker, clients[at].agent)
+		}
+		p.warn("source %s: %s, which may send a message again as a new one, at QoS 2 too; name an id", s.Name, whose)
 	}
 }
 

@@ -23,6 +23,7 @@ func Plan(g *Graph, agents []Agent, modules map[string]string, gen abs.Generatio
 		g: g, modules: modules, previous: previous,
 		instances: make([][]instance, len(g.Nodes)),
 		chained:   make([]bool, len(g.Nodes)),
+		forgetful: map[string]bool{},
 		plan: &Physical{
 			Job: g.File.Name, Generation: gen, KeyGroups: KeyGroups, Checkpoint: g.File.Checkpoint, Recovery: g.File.Recovery,
 			Warnings: slices.Clone(g.Warnings),
@@ -49,7 +50,7 @@ func Plan(g *Graph, agents []Agent, modules map[string]string, gen abs.Generatio
 	p.plan.markLoops()
 	p.checkBrokers()
 	p.checkFiles()
-	p.plan.Promises = promises(g)
+	p.plan.Promises = promises(g, p.forgetful)
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
 	}
@@ -71,7 +72,8 @@ type planner struct {
 	previous *Physical
 	// instances of each source and operator; those of nodes with the same placement correspond.
 	instances [][]instance
-	chained   []bool // by node
+	chained   []bool          // by node
+	forgetful map[string]bool // sources of QoS 2 without id, by name, at a broker that forgets packet identifiers
 	// streams remembers where channels start until all tasks are there.
 	streams []stream
 	plan    *Physical

@@ -2,11 +2,12 @@ package job
 
 import "strings"
 
-// promises says, for every source, the state and every sink, how often a record counts.
-func promises(g *Graph) []Promise {
+// promises says, for every source, the state and every sink, how often a record counts. Sources named in forgetful
+// have a broker that forgets packet identifiers.
+func promises(g *Graph, forgetful map[string]bool) []Promise {
 	var all []Promise
 	for _, s := range g.File.Sources {
-		all = append(all, sourcePromise(s))
+		all = append(all, sourcePromise(s, forgetful[s.Name]))
 	}
 	all = append(all, statePromise(g.File.Checkpoint))
 	for _, s := range g.File.Sinks {
@@ -15,7 +16,7 @@ func promises(g *Graph) []Promise {
 	return all
 }
 
-func sourcePromise(s Source) Promise {
+func sourcePromise(s Source, forgetful bool) Promise {
 	p := Promise{Of: "source " + s.Name}
 	switch {
 	case s.File != nil:
@@ -30,8 +31,8 @@ func sourcePromise(s Source) Promise {
 		p.Level, p.Reason = Exactly, "acknowledged once on disk; repeats are dropped by id "+s.ID
 	case s.MQTT.QoS == 1:
 		p.Level, p.Reason = AtLeast, "acknowledged once on disk; at QoS 1 the broker may send a copy, which counts as a new record; an id would drop it"
-	case s.MQTT.Broker == "":
-		p.Level, p.Reason = AtLeast, "acknowledged once on disk; the agents' own broker may send a message again as a new one after a lost connection or its restart, which an id would drop"
+	case forgetful:
+		p.Level, p.Reason = AtLeast, "acknowledged once on disk; the broker inside an agent may send a message again as a new one after a lost connection or its restart, which an id would drop"
 	default:
 		p.Level, p.Reason = Exactly, "on disk together with its packet identifier before it is acknowledged, and until it is released: what the broker sends again is recognised, across kills too"
 	}
