@@ -59,6 +59,7 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 	for _, r := range running {
 		st.Tasks = append(st.Tasks, r.status())
 		st.Links = append(st.Links, r.linkStates()...)
+		st.Notices = append(st.Notices, r.sourceNotices()...)
 	}
 	st.Agent.Tasks = len(st.Tasks)
 	return st, nil

@@ -213,6 +213,21 @@ func (r *runner) sourceCounts(repeats uint64) *api.Source {
 	}
 }
 
+// sourceNotices is what people should know of the task's source.
+func (r *runner) sourceNotices() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sourceStatus == nil {
+		return nil
+	}
+	n := r.sourceBase.Plus(r.sourceStatus()).Renamed
+	if n == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("job %s: the broker of source %s seems to have sent %d messages again under other packet identifiers, as the one inside an agent does after its restart; they count as new ones: name an id in the job file",
+		r.rec.Name, r.task.Source.Name, n)}
+}
+
 func (r *runner) sink(s job.SinkTask) (dataflow.Sink, error) {
 	switch {
 	case s.MQTT != nil:

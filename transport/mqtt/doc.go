@@ -54,8 +54,11 @@
 // our knowing, because the broker says so wrongly or because its CONNACK never arrived: then another
 // message may come under it, and must not be dropped. A first delivery with DUP set is never dropped.
 //
-// The server embedded in the agent may send a message again under another identifier, as a new one, after it
-// was restarted or a connection was lost, up to half a minute later: there, name an id.
+// The server embedded in the agent, and any NATS server, keeps packet identifiers in memory only and begins with 1
+// again when it is started; it notes after the fact what it has sent and what was acknowledged. So after its restart it
+// sends messages again under other identifiers, at QoS 2 too, at times half a minute later. A message that comes again may then be, to the last byte, what another message with the
+// same text would be: no client can tell, and no setting changes it (TestServerForgetsIdentifiers). Name an id there.
+// What looks like such a repeat is taken, and counted ([SourceStatus].Renamed).
 //
 // Mosquitto 2.0.11 sends PUBLISH again, with DUP, for messages that it has sent PUBREL for, when a connection
 // is lost as soon as it has been made; a broker must not (4.3.3). The identifier is free then, and a broker

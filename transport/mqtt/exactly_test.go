@@ -651,6 +651,41 @@ func TestSessionsLostAreCounted(t *testing.T) {
 	st.p.end(st.run)
 }
 
+// TestRenamedAreCounted: what a broker that has lost its identifiers seems to send again is a new record, and is
+// counted for people to see, but not what may be what it says it is.
+func TestRenamedAreCounted(t *testing.T) {
+	const before = `
+		open new
+		> publish 2 5 x
+		logged 1
+		sync
+		< PUBREC 5
+		cut
+		open kept
+		`
+	for name, k := range map[string]struct {
+		script, id string
+		want       uint64
+	}{
+		"sent again under another identifier": {"> publish 2 1 dup x\nlogged 2\nsync\n< PUBREC 1\nrecords x x", "", 1},
+		"under its own":                       {"> publish 2 5 dup x\n< PUBREC 5\nrecords x", "", 0},
+		"another one as well":                 {"> publish 2 5 dup x\n< PUBREC 5\n> publish 2 6 x\nlogged 2\nsync\n< PUBREC 6\nrecords x x", "", 0},
+		"both are sent again":                 {"> publish 2 5 dup x\n< PUBREC 5\n> publish 2 6 dup x\nlogged 2\nsync\n< PUBREC 6\nrecords x x", "", 0},
+		"a new one":                           {"> publish 2 1 x\nlogged 2\nsync\n< PUBREC 1\nrecords x x", "", 0},
+		"another text":                        {"> publish 2 1 dup y\nlogged 2\nsync\n< PUBREC 1\nrecords x y", "", 0},
+		"with an id nobody need be told":      {"> publish 2 1 dup x\nlogged 2\nsync\n< PUBREC 1\nrecords x x", "n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := newScripted(t, SourceConfig{QoS: 2, ID: k.id})
+			st.play(before + k.script)
+			if got := st.src.Status().Renamed; got != k.want {
+				t.Errorf("%d are counted, want %d", got, k.want)
+			}
+			st.p.end(st.run)
+		})
+	}
+}
+
 // TestInFlightLimit: a broker that has at most 20 messages unacknowledged gets on with what the log makes
 // durable; nothing else is waited for.
 func TestInFlightLimit(t *testing.T) {

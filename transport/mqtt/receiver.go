@@ -63,9 +63,10 @@ type receiver struct {
 type receipt struct {
 	id      uint16
 	qos     byte
-	reply   byte   // type of the packet that answers it, once it is durable; 0: none
-	hash    uint64 // of topic and payload
-	sess    *session
+	reply   byte     // type of the packet that answers it, once it is durable; 0: none
+	hash    uint64   // of topic and payload
+	sess    *session // on which it first came; nil: in an earlier process
+	came    *session // on which it last came
 	durable bool
 	due     bool // is in receiver.due
 	marked  bool // QoS 2: the identifier is in the log, or will be when the message is
@@ -286,10 +287,12 @@ func (r *receiver) publish(p *packet, now int64) {
 		hash := r.hash(p)
 		if rc := r.open[p.id]; rc != nil && r.repeats(rc, p, hash) {
 			r.src.repeated.Add(1)
+			rc.came = r.sess
 			r.mustAck(rc)
 			return
 		}
-		m.receipt = &receipt{id: p.id, qos: p.qos, reply: typePuback, hash: hash, sess: r.sess}
+		r.suspect(p, hash)
+		m.receipt = &receipt{id: p.id, qos: p.qos, reply: typePuback, hash: hash, sess: r.sess, came: r.sess}
 		if p.qos == 2 {
 			m.receipt.reply, m.receipt.marked = typePubrec, true
 		}
@@ -332,6 +335,25 @@ func (r *receiver) drop(m message) {
 // saying so from losing messages as well.
 func (r *receiver) repeats(rc *receipt, p *packet, hash uint64) bool {
 	return rc.reply != typePubcomp && rc.qos == p.qos && rc.hash == hash && (rc.sess == r.sess || p.dup)
+}
+
+// suspect counts a message of QoS 2 that looks like one that came on another connection under another identifier,
+// and was not released. By the protocol it is a new one. A broker that has lost its identifiers sends such, and the
+// source names no id by which they could be told.
+func (r *receiver) suspect(p *packet, hash uint64) {
+	if p.qos < 2 || !p.dup || r.src.cfg.ID != "" {
+		return
+	}
+	for _, rc := range r.open {
+		if rc.id == p.id || rc.qos != 2 || rc.reply == typePubcomp || rc.hash != hash || rc.came == r.sess {
+			continue
+		}
+		if r.src.renamed.Add(1) == 1 {
+			r.src.deps.Log.Warn("the broker seems to send messages again under other packet identifiers, as the one inside an agent does "+
+				"after its restart; they count as new ones: name an id", "topic", p.topic, "identifier", p.id, "before", rc.id)
+		}
+		return
+	}
 }
 
 func (r *receiver) hash(p *packet) uint64 {

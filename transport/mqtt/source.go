@@ -125,6 +125,9 @@ type SourceStatus struct {
 	DeadLetter uint64 // messages kept as dead letters
 	WithoutID  uint64 // records logged without an id though the source names one
 
+	// Renamed messages of QoS 2 have come again, as it seems, under another identifier, and count as new ones.
+	Renamed uint64
+
 	SessionsLost uint64 // how often the broker no longer had the session
 	Gaps         uint64 // places where numbers of the sequence are missing
 	Missing      uint64 // numbers that are
@@ -143,6 +146,7 @@ func (st SourceStatus) Plus(of SourceStatus) SourceStatus {
 	st.Skipped += of.Skipped
 	st.DeadLetter += of.DeadLetter
 	st.WithoutID += of.WithoutID
+	st.Renamed += of.Renamed
 	st.SessionsLost += of.SessionsLost
 	st.Gaps += of.Gaps
 	st.Missing += of.Missing
@@ -164,7 +168,7 @@ type Source struct {
 	reason       atomic.Pointer[string]
 	received, repeated, logged, acked,
 	shed, dead, withoutID, skipped,
-	sessionsLost, gaps, missing, untracked atomic.Uint64
+	renamed, sessionsLost, gaps, missing, untracked atomic.Uint64
 }
 
 // NewSource checks the configuration. Nothing is connected before Run.
@@ -225,7 +229,7 @@ func (s *Source) Status() SourceStatus {
 		Link: s.link.status(), State: SourceState(s.state.Load()), Reason: *s.reason.Load(),
 		Received: s.received.Load(), Repeated: s.repeated.Load(), Logged: s.logged.Load(), Acked: s.acked.Load(),
 		Shed: s.shed.Load(), Skipped: s.skipped.Load(), DeadLetter: s.dead.Load(), WithoutID: s.withoutID.Load(),
-		SessionsLost: s.sessionsLost.Load(), Gaps: s.gaps.Load(), Missing: s.missing.Load(), Untracked: s.untracked.Load(),
+		Renamed: s.renamed.Load(), SessionsLost: s.sessionsLost.Load(), Gaps: s.gaps.Load(), Missing: s.missing.Load(), Untracked: s.untracked.Load(),
 		Waiting: s.waiting.Load(),
 	}
 }
