@@ -66,6 +66,7 @@ type Agent struct {
 	purges     *queue[purgeJob]
 	savepoints *queue[savepointAsk]
 	failed     chan error // what ends the agent
+	begunAnew  bool       // in vain: the snapshots' file was damaged, and opening it has found nothing
 	notices    noticeBoard
 	leader     leader
 	peers      peers
@@ -87,11 +88,25 @@ type Agent struct {
 }
 
 // Run runs an agent until ctx ends. Errors about its directory, its listeners and its options come
-// at once; everything outside that is unreachable is tried again for ever.
+// at once; everything outside that is unreachable is tried again for ever. When its snapshots' file turns out to be
+// damaged it begins anew, which sets the file aside.
 func Run(ctx context.Context, opt Options, log *slog.Logger) error {
 	if err := opt.Validate(); err != nil {
 		return err
 	}
+	for anew := false; ; anew = true {
+		err := runOnce(ctx, opt, log, anew)
+		if !errors.Is(err, errBeginAnew) || ctx.Err() != nil {
+			return err
+		}
+		log.Error("the agent begins anew", "error", err)
+	}
+}
+
+// errBeginAnew says that the agent's files have to be opened again.
+var errBeginAnew = errors.New("a file of the agent is damaged")
+
+func runOnce(ctx context.Context, opt Options, log *slog.Logger, anew bool) error {
 	opt = opt.WithDefaults()
 	data, err := filepath.Abs(opt.Data)
 	if err != nil {
@@ -102,7 +117,7 @@ func Run(ctx context.Context, opt Options, log *slog.Logger) error {
 		opt: opt, log: log, began: time.Now(), jobs: map[string]*hostedJob{}, ready: make(chan struct{}),
 		wakeLeader: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
 		saves: newQueue[saveJob](), acks: newQueue[ackJob](), replicas: newQueue[replicaJob](), purges: newQueue[purgeJob](),
-		savepoints: newQueue[savepointAsk](), failed: make(chan error, 1),
+		savepoints: newQueue[savepointAsk](), failed: make(chan error, 1), begunAnew: anew,
 	}
 	a.peers.init()
 	defer a.closeStores()
@@ -191,6 +206,7 @@ func (a *Agent) openStores(ctx context.Context) error {
 		return fmt.Errorf("snapshots: %w", err)
 	}
 	a.store = store
+	a.begunAnew = a.begunAnew && damage == nil
 	a.damaged("snapshots", damage)
 	a.copies, damage, err = storage.OpenCopies(dir.CopiesPath())
 	if err != nil {

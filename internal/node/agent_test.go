@@ -45,16 +45,22 @@ func startWith(t testing.TB, opt node.Options) *agent {
 	opt.HTTP, opt.Version = "127.0.0.1:0", "test"
 	go func() { a.done <- node.Run(ctx, opt, slog.New(slog.NewTextHandler(t.Output(), nil))) }()
 	t.Cleanup(a.stop)
+	a.again()
+	return a
+}
+
+// again finds the agent at the addresses that it has said last.
+func (a *agent) again() {
+	a.t.Helper()
 	a.until("the agent is up", func() (bool, string) {
-		b, err := os.ReadFile(filepath.Join(opt.Data, "addresses.json"))
+		b, err := os.ReadFile(filepath.Join(a.dir, "addresses.json"))
 		return err == nil && json.Unmarshal(b, &a.at) == nil, fmt.Sprint(err)
 	})
 	client, err := api.NewClient("http://" + a.at.HTTP)
 	if err != nil {
-		t.Fatal(err)
+		a.t.Fatal(err)
 	}
 	a.client = client
-	return a
 }
 
 // stop ends the agent as a signal would.

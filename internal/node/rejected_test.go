@@ -1,6 +1,8 @@
 package node_test
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -87,4 +89,76 @@ func TestOldSnapshots(t *testing.T) {
 	f.write(t, "{\"k\":\"b\"}\n")
 	f.wants(a, a1, b1, a2, `4 b {"count":2}`)
 	a.replicated("lines")
+}
+
+// TestDamagedWhileRunning: the file of snapshots is damaged under the agent that has it open. The agent begins anew by
+// itself, with the file set aside.
+func TestDamagedWhileRunning(t *testing.T) {
+	f := newFiles(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state.db")
+	a := start(t, dir)
+	a.mustApply(f.job(true, ""))
+	f.write(t, "{\"k\":\"a\"}\n{\"k\":\"b\"}\n")
+	f.wants(a, a1, b1)
+	a.replicated("lines")
+	if n := damageManifests(t, file); n == 0 {
+		t.Fatal("no manifest was found")
+	}
+	f.write(t, "{\"k\":\"a\"}\n")
+	f.wants(a, a1, b1, a2)
+	a.until("the file is set aside", func() (bool, string) {
+		_, err := os.Stat(file + ".damaged-1")
+		return err == nil, fmt.Sprint(err)
+	})
+	f.write(t, "{\"k\":\"b\"}\n")
+	f.wants(a, a1, b1, a2, `4 b {"count":2}`)
+	a.again()
+	a.replicated("lines")
+}
+
+// damageManifests flips a bit in each manifest of a file of snapshots, in place.
+func damageManifests(t *testing.T, file string) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin := filepath.Join(t.TempDir(), "twin.db")
+	if err := os.WriteFile(twin, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bolt.Open(twin, 0o600, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("tasks")).ForEachBucket(func(task []byte) error {
+			return tx.Bucket([]byte("tasks")).Bucket(task).Bucket([]byte("parts")).ForEach(func(_, v []byte) error {
+				at := bytes.Index(b, v)
+				for ; at >= 0; at += 1 { // old pages have it too
+					i := bytes.Index(b[at:], v)
+					if i < 0 {
+						break
+					}
+					at += i
+					if _, err := f.WriteAt([]byte{v[0] ^ 0x40}, int64(at)); err != nil {
+						return err
+					}
+					n++
+				}
+				return nil
+			})
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

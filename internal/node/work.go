@@ -83,6 +83,9 @@ func (a *Agent) saved(j saveJob, err error) {
 	case news:
 		a.log.Info("snapshots are saved again", "task", j.info.Task, "epoch", uint64(j.info.Epoch))
 	}
+	if errors.Is(err, storage.ErrCorrupt) && !a.begunAnew { // no later one would be saved either
+		a.fail(fmt.Errorf("%w: %w", errBeginAnew, err))
+	}
 	j.done(err)
 	if err == nil && j.info.Local {
 		if err := a.dropAlone(j.info); err != nil {
