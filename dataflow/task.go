@@ -890,7 +890,7 @@ func (t *Task) control(ev abs.Event, pos abs.Position) error {
 		t.stir()
 	}
 	fx := t.aligner.Step(ev)
-	if ev.Kind == abs.OnDetach || ev.Kind == abs.OnAttach {
+	if (ev.Kind == abs.OnDetach || ev.Kind == abs.OnAttach) && !t.ended {
 		if err := t.moveTime(pos); err != nil {
 			return err
 		}

@@ -473,6 +473,22 @@ func TestDetachedChannelsHoldTimeBack(t *testing.T) {
 	}
 }
 
+// TestNothingFollowsTheEnd: a gateway that is detached or comes back moves no time of a task whose input has ended.
+func TestNothingFollowsTheEnd(t *testing.T) {
+	d := newTimeDesk(t, false)
+	d.open()
+	d.mark(0, frame.End, 0)
+	d.mark(1, frame.End, 0)
+	d.want("the end", "first watermark ever", "first end", "second watermark ever", "second end", "end 0")
+	for epoch, agents := range [][]string{{"left"}, {"left", "right"}, nil} {
+		d.task.Record(abs.EpochRecord{Epoch: abs.Epoch(epoch + 1), State: abs.Started, Detached: agents})
+		d.work()
+	}
+	d.want("gateways come and go")
+	d.open()
+	d.want("again")
+}
+
 // TestTimersInReplay: a task that is started anew after every item, from parts taken on the way, sends the same
 // items under the same numbers.
 func TestTimersInReplay(t *testing.T) {
