@@ -212,7 +212,7 @@ func (t *Task) begun(old *PartInfo) {
 		t.recovery.Epoch, t.recovery.Version = old.Epoch, old.Version
 		t.recovery.Unknown = t.rolledBackBlind()
 	}
-	t.replaying = true
+	t.replaying, t.recovery.Stamp = true, t.stamp
 	t.env.Observer.Recovered(t.recovery)
 	t.stats.setRecovery(t.recovery)
 	if t.replayEnd <= t.pos {
@@ -243,7 +243,7 @@ func (t *Task) restore(ctx context.Context, p PartInfo, level, reason string) er
 	t.pos = p.Pos
 	t.loadBase = false
 	t.fullNext = p.Version != t.version || t.saving != nil
-	t.recovery = Recovery{Level: level, Reason: reason, Epoch: p.Epoch, Version: p.Version}
+	t.recovery = Recovery{Level: level, Reason: reason, Epoch: p.Epoch, Version: p.Version, Stamp: t.stamp}
 	for _, o := range t.outs {
 		o.heldBack, o.compared = 0, 0
 	}

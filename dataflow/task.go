@@ -129,6 +129,8 @@ type Recovery struct {
 	Repeated uint64
 	Unknown  bool
 	TookMS   float64
+	// Stamp is the clock of the log so far, milliseconds since 1970: the task's own does not go behind it.
+	Stamp int64
 }
 
 // Levels of recoveries that are none of a failure.
@@ -756,6 +758,7 @@ func (t *Task) caughtUp() {
 	t.replaying = false
 	t.liveSince = t.env.Clock()
 	t.recovery.TookMS = ms(t.env.Stopwatch() - t.recoverAt)
+	t.recovery.Stamp = t.stamp
 	t.addHeldBack()
 	t.env.Observer.CaughtUp(t.recovery)
 	t.stats.setRecovery(t.recovery)

@@ -82,6 +82,7 @@ type Agent struct {
 	ticker     ticker
 	disk       diskMeter
 	unsaved    unsaved
+	clocks     steadyClocks
 	drill      drill
 	stirred    chan struct{} // a task has changed that was quiet
 	bundles    uint64        // that this process has stored; the replicas' worker's own

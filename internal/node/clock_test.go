@@ -12,6 +12,7 @@ import (
 
 	"github.com/eclipse/paho.mqtt.golang/packets"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/node"
 )
 
@@ -123,4 +124,92 @@ func TestClockIsSet(t *testing.T) {
 	if got := strings.TrimSpace(string(out)); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 	}
+}
+
+// TestTimeGoesOn: whatever the machine's clock does, event time goes on at once and in seconds, not in the hours or
+// years that the clock was wrong by: an hour back, 56 years ahead for a moment, a boot in 1970 and the jump to now.
+// Arrival times go back never, and a device with a future clock is counted and moves nothing, unless the agent's own
+// clock was there.
+func TestTimeGoesOn(t *testing.T) {
+	const hour, years = int64(3600_000), 56 * 365 * 24 * int64(3600_000)
+	began := time.Now()
+	var shift atomic.Int64
+	clock := func() int64 { return 1_800_000_000_000 + shift.Load() + time.Since(began).Milliseconds() }
+	dir := t.TempDir()
+	begin := func() *agent {
+		return startWith(t, node.Options{Data: dir, Name: "a", NATSListen: "127.0.0.1:0", MQTTListen: "127.0.0.1:0", Clock: clock})
+	}
+	a := begin()
+	a.mustApply(`name: timed
+checkpoint: {interval: 24h}
+sources:
+  sent: {mqtt: {topics: ["t/+"], qos: 1}, time: {json: ts, unit: ms, idle: 200ms}}
+  came: {mqtt: {topics: ["t/+"], qos: 1}, time: {idle: 200ms}}
+sinks:
+  out: {log: {}, from: [sent, came]}
+`)
+	task := func(source string) api.EventTime {
+		j, err := a.client.Job(t.Context(), "timed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range j.Tasks {
+			if strings.HasPrefix(task.ID, source) && task.EventTime != nil {
+				return *task.EventTime
+			}
+		}
+		return api.EventTime{}
+	}
+	sent, came, ahead := clock(), int64(0), uint64(0)
+	// goes publishes what a sensor with the right clock sends, and waits until both watermarks have moved, and then
+	// until the sources are idle, for which time must pass.
+	goes := func(what string) {
+		t.Helper()
+		for range 3 {
+			sent += 1000
+			publish(t, a.at.MQTT, fmt.Sprintf(`{"ts":%d}`, sent))
+		}
+		a.until("event time has come to what was sent: "+what, func() (bool, string) {
+			w := task("sent").Watermark
+			return w != nil && w.UnixMilli() == sent, fmt.Sprint(w, " of ", time.UnixMilli(sent).UTC())
+		})
+		a.until("arrival times have moved: "+what, func() (bool, string) {
+			w := task("came").Watermark
+			return w != nil && w.UnixMilli() > came, fmt.Sprint(w, " was ", time.UnixMilli(came).UTC())
+		})
+		came = task("came").Watermark.UnixMilli()
+		a.until("sources are idle: "+what, func() (bool, string) {
+			return task("sent").Idle && task("came").Idle, ""
+		})
+		if got := task("sent").Ahead; got != ahead {
+			t.Fatalf("%s: %d records were ahead of the clock, not %d", what, got, ahead)
+		}
+	}
+	restart := func() {
+		t.Helper()
+		if _, err := a.client.CheckpointNow(t.Context(), "timed", "", patience); err != nil {
+			t.Fatal(err)
+		}
+		a.stop()
+		a = begin()
+	}
+	goes("at the right time")
+	publish(t, a.at.MQTT, fmt.Sprintf(`{"ts":%d}`, clock()+10*365*24*hour))
+	ahead++
+	goes("with a sensor of the future")
+	shift.Store(-hour)
+	goes("an hour back")
+	restart()
+	goes("an hour back, after a restart")
+	shift.Store(-clock() + 5000) // the clock's battery is empty
+	restart()
+	goes("in 1970")
+	shift.Store(0)
+	goes("at the right time again")
+	shift.Store(years)
+	goes("56 years ahead")
+	shift.Store(0)
+	goes("after 56 years ahead")
+	restart()
+	goes("after 56 years ahead, after a restart")
 }

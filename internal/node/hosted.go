@@ -186,6 +186,7 @@ func (h *hostedJob) forget(rec jobRecord) error {
 		if err := h.a.dead.forget(name); err != nil {
 			return err
 		}
+		h.a.clocks.forget(name)
 	}
 	h.mu.Lock()
 	h.epochs, h.counted = map[abs.Epoch]abs.EpochRecord{}, 0

@@ -42,6 +42,8 @@ type runner struct {
 	task *job.Task
 	name string
 	log  *slog.Logger
+	// clock is what the task and its source read; it is in their log before it matters.
+	clock *steadyClock
 
 	entries *storage.LogStream
 	ingest  *dataflow.IngestLog // nil: not a source
@@ -91,13 +93,13 @@ func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner,
 		return nil, err
 	}
 	r := &runner{
-		a: a, job: hj, rec: rec, task: task, name: name, entries: entries,
+		a: a, job: hj, rec: rec, task: task, name: name, entries: entries, clock: a.clocks.of(a, name),
 		log:    a.log.With("job", rec.Name, "task", string(task.ID)),
 		commit: make(chan struct{}), floored: make(chan struct{}), done: make(chan struct{}),
 		resume: make(chan struct{}, 1), reports: map[abs.Epoch]dataflow.PartReport{},
 	}
 	if task.Source != nil {
-		r.ingest = dataflow.NewIngestLog(name, entries, a.dead, a.now)
+		r.ingest = dataflow.NewIngestLog(name, entries, a.dead, r.clock.now)
 	}
 	return r, nil
 }
@@ -226,7 +228,7 @@ func (r *runner) once(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
 		Log: r.entries, Store: r.a.store, Operators: r.operators(), Dead: r.a.dead, Observer: observer{r},
-		Save: r.a.save, Clock: r.a.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
+		Save: r.a.save, Clock: r.clock.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
 		Spool: r.spool,
 	}
 	if err := dropSpools(r.a.entries, r.name, r.rec.Generation); err != nil {
@@ -862,6 +864,7 @@ func (o observer) CaughtUp(rec dataflow.Recovery) {
 }
 
 func (o observer) set(rec dataflow.Recovery) {
+	o.r.clock.raise(rec.Stamp)
 	o.r.mu.Lock()
 	defer o.r.mu.Unlock()
 	if o.r.recovery == nil || o.r.recovery.TookMS != 0 {

@@ -138,7 +138,7 @@ func (r *runner) anew(c job.Channel) bool {
 }
 
 func (r *runner) deps() mqtt.Deps {
-	return mqtt.Deps{Clock: r.a.now, Log: r.log, Admit: r.a.drill.links.admit}
+	return mqtt.Deps{Clock: r.clock.now, Log: r.log, Admit: r.a.drill.links.admit}
 }
 
 // source makes the adapter of the task's source.
@@ -165,7 +165,7 @@ func (r *runner) sourceOf(s *job.SourceTask) (dataflow.Source, error) {
 	return nil, errors.New("no kind of source that this agent knows")
 }
 
-func (r *runner) localDeps() local.Deps { return local.Deps{Clock: r.a.now, Log: r.log} }
+func (r *runner) localDeps() local.Deps { return local.Deps{Clock: r.clock.now, Log: r.log} }
 
 // filePath places a relative path within the agent's directory.
 func (r *runner) filePath(path string) string {
