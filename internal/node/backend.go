@@ -48,7 +48,8 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 	}
 	st.Notices = append(st.Notices, a.drill.notices()...)
 	if err := a.entries.Err(); err != nil {
-		st.Notices = append(st.Notices, "input log: "+err.Error())
+		st.Notices = append(st.Notices, "input log: sources acknowledge nothing and tasks wait, since it cannot be written; it goes on by itself when the disk takes writes: "+
+			"make room, or make it writable: "+err.Error())
 	}
 	var running []*runner
 	for _, h := range a.hosted() {

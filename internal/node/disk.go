@@ -115,7 +115,7 @@ func (u *unsaved) notices(running []*runner) []string {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(u.tasks))
-	text := "snapshots are not saved, and checkpoints wait; it is tried again: " + u.tasks[names[0]].err.Error()
+	text := "snapshots: checkpoints wait, since they cannot be saved; it is tried again: " + u.tasks[names[0]].err.Error()
 	if n := len(names) - 1; n > 0 {
 		text += fmt.Sprintf(" (and of %d more tasks)", n)
 	}

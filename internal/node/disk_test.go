@@ -66,3 +66,25 @@ func TestUnsaved(t *testing.T) {
 		t.Errorf("%q of a task that is gone", got)
 	}
 }
+
+// TestDiagnoseDisk: the doctor says that an agent cannot work on a disk, and what to do.
+func TestDiagnoseDisk(t *testing.T) {
+	for _, c := range []struct {
+		free          int64
+		readOnly      bool
+		state, advice string
+	}{
+		{leastRoom, false, DiagnosedFine, ""}, {leastRoom - 1, false, DiagnosedFull, "make room"}, {1 << 40, true, DiagnosedLocked, "mount it for writing"},
+	} {
+		got := diagnoseDisk("d", c.free, c.readOnly)
+		if got.State != c.state || !strings.Contains(got.Advice, c.advice) || (c.advice == "") != (got.Advice == "") {
+			t.Errorf("%+v: %+v", c, got)
+		}
+		if d := (&Diagnosis{Items: []DiagnosedItem{got}}); d.Fine() != (c.state == DiagnosedFine) {
+			t.Errorf("%+v: fine is %v", c, d.Fine())
+		}
+	}
+	if free, readOnly, known := diskRoom(t.TempDir()); known && (free <= 0 || readOnly) {
+		t.Errorf("a directory that was made just now has %d bytes free, read-only is %v", free, readOnly)
+	}
+}

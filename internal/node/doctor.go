@@ -28,6 +28,8 @@ const (
 	DiagnosedDamaged = "damaged"
 	DiagnosedFailed  = "unreadable" // but not known to be damaged
 	DiagnosedKept    = "kept"       // set aside by an agent, in nobody's use
+	DiagnosedFull    = "full"       // the disk: an agent cannot work on it
+	DiagnosedLocked  = "read-only"  // likewise
 )
 
 // DiagnosedItem is one part of the directory.
@@ -77,6 +79,9 @@ func Diagnose(dir string) (_ *Diagnosis, err error) {
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 	d := &Diagnosis{Agent: in.Identity.Name, Directory: in.Path, Starts: in.Starts, Items: []DiagnosedItem{}, Tasks: []DiagnosedTask{}}
+	if free, readOnly, known := diskRoom(in.Path); known {
+		d.Items = append(d.Items, diagnoseDisk(in.Path, free, readOnly))
+	}
 	for _, item := range in.Items {
 		d.Items = append(d.Items, diagnose(item, in.Log))
 	}
@@ -84,6 +89,23 @@ func Diagnose(dir string) (_ *Diagnosis, err error) {
 		d.diagnoseJobs(in)
 	}
 	return d, nil
+}
+
+// leastRoom is what an agent needs to start and to take anything, in bytes.
+const leastRoom = 4 << 20
+
+// diagnoseDisk says whether an agent can work on the disk.
+func diagnoseDisk(dir string, free int64, readOnly bool) DiagnosedItem {
+	out := DiagnosedItem{Name: "disk", Path: dir, State: DiagnosedFine, Detail: fmt.Sprintf("%d MiB are free", free>>20)}
+	switch {
+	case readOnly:
+		out.State, out.Detail = DiagnosedLocked, "nothing can be written"
+		out.Advice = "the system may have made it so after an error: look into its log (dmesg), check the file system while no agent runs, and mount it for writing. The agent loses nothing by waiting"
+	case free < leastRoom:
+		out.State, out.Detail = DiagnosedFull, fmt.Sprintf("%d KiB are free", free>>10)
+		out.Advice = fmt.Sprintf("make room, %d MiB at least: an agent on a full disk acknowledges nothing, takes no checkpoint and may not start. Delete nothing of this directory but what has been set aside; the agent goes on by itself when there is room", leastRoom>>20)
+	}
+	return out
 }
 
 // advice says what becomes of a part of the directory that is missing or damaged, and what can be done.

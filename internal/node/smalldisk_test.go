@@ -157,3 +157,40 @@ func TestSmallDiskOfTheServer(t *testing.T) {
 	s.up.set(false, s.hub.at.NATS)
 	goesOn()
 }
+
+// TestReadOnlyMount: an agent whose disk is mounted for reading only does not start, and says why; the doctor looks at
+// its directory all the same and says what to do; mounted for writing, it goes on.
+func TestReadOnlyMount(t *testing.T) {
+	disk, f := smallDisk(t, 64<<20), newFiles(t)
+	dir := filepath.Join(disk, "data")
+	remount := func(flags uintptr) {
+		t.Helper()
+		if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT|flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := start(t, dir)
+	a.mustApply(f.job(true, ""))
+	f.write(t, "{\"k\":\"a\"}\n")
+	f.wants(a, a1)
+	a.stop()
+	remount(syscall.MS_RDONLY)
+	err := node.Run(t.Context(), node.Options{Data: dir, NATSListen: "127.0.0.1:0", MQTTListen: node.Off, HTTP: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, syscall.EROFS) {
+		t.Errorf("it ended with: %v", err)
+	}
+	d, err := node.Diagnose(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range d.Items {
+		if want := map[bool]string{true: node.DiagnosedLocked, false: node.DiagnosedFine}[i.Name == "disk"]; i.State != want {
+			t.Errorf("%+v, want %s", i, want)
+		}
+	}
+	remount(0)
+	a = start(t, dir)
+	f.write(t, "{\"k\":\"b\"}\n")
+	f.wants(a, a1, b1)
+	a.replicated("lines")
+}

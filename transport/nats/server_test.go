@@ -483,3 +483,35 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		t.Errorf("logged %d times in two outages", n)
 	}
 }
+
+// TestNothingIsGivenUpByAge: of all that the server keeps, nothing goes because a clock says that it is old, so that a
+// clock that jumps takes nothing. (Marks of deleted keys have a time to live; a watcher does not count on them for
+// longer than half of it by a clock that does not jump.)
+func TestNothingIsGivenUpByAge(t *testing.T) {
+	s := startServer(t, ServerOptions{MQTTListen: "127.0.0.1:0"})
+	conn := connect(t, ConnectOptions{Server: s})
+	ensure(t, conn)
+	c, err := mqttConnect(s, "c", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Disconnect(0)
+	for qos := range byte(3) {
+		err := errors.Join(await(c.Subscribe("a/b", qos, func(mqtt.Client, mqtt.Message) {})), await(c.Publish("a/b", qos, true, "x")))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantDrained(t, openInput(t, conn.Streams(StreamOptions{}), "t", 0)) // it is there then
+	names := map[string]bool{}
+	list := conn.control.js.ListStreams(testContext(t))
+	for info := range list.Info() {
+		names[info.Config.Name] = true
+		if info.Config.MaxAge != 0 {
+			t.Errorf("%s gives up what is older than %s", info.Config.Name, info.Config.MaxAge)
+		}
+	}
+	if list.Err() != nil || len(names) < len(buckets)+len(stores)+3 || !names["$MQTT_msgs"] || !names["$MQTT_sess"] {
+		t.Errorf("streams %v, %v", names, list.Err())
+	}
+}
