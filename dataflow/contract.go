@@ -174,6 +174,8 @@ type OperatorSpec struct {
 	// an instance that is made like one without state; a native operator takes nothing.
 	Fresh  bool
 	Limits Limits
+	// NoEventTime: no source of the job makes watermarks. An operator that needs them may refuse to start.
+	NoEventTime bool
 }
 
 // Limits bound what one instance of an operator may use; zero fields stand for the host's defaults. A

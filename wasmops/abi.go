@@ -66,7 +66,10 @@ import (
 //	                                         during weir_init. The main output is called "out".
 //	config_get (key, key_len, out, cap) -> i32
 //	                                         length of a configuration value, or -1 if it is not set; the
-//	                                         value is written only if it fits into cap bytes
+//	                                         value is written only if it fits into cap bytes. The host sets two
+//	                                         keys: weir:keys, the names of those that the job file sets, sorted,
+//	                                         with a line feed between them; weir:event_time, "none" in a job
+//	                                         without event time, else "watermarks". -1: an agent that does not tell
 //	state_get (key, key_len, out, cap) -> i32
 //	                                         the same for keyed state
 //	state_put (key, key_len, value, value_len)
@@ -120,6 +123,12 @@ const (
 	exportEnd        = "weir_end"
 	exportMigrateOut = "weir_migrate_out"
 	exportMigrateIn  = "weir_migrate_in"
+)
+
+// Configuration keys that the host sets.
+const (
+	configKeys      = "weir:keys"
+	configEventTime = "weir:event_time"
 )
 
 // Names that [Prepare] adds to a module.

@@ -3,9 +3,14 @@ package wasmops
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+
+	"github.com/weir-stream/weir/dataflow"
 )
 
 // guestFault is panicked by a host function to end the call: the guest broke a rule.
@@ -133,13 +138,27 @@ func hostOutputOpen(in *Instance, mem memory, s []uint64) {
 }
 
 func hostConfigGet(in *Instance, mem memory, s []uint64) {
-	value, ok := in.spec.Config[string(mem.bounded("configuration key", s[0], s[1], maxName))]
+	value, ok := configValue(in.spec, string(mem.bounded("configuration key", s[0], s[1], maxName)))
 	if !ok {
 		s[0] = missing
 		return
 	}
 	in.charge(len(value) >> bulkShift)
 	s[0] = mem.answer("configuration value", []byte(value), s[2], s[3])
+}
+
+// configValue is the value of a key of the job file, or of one that the host sets.
+func configValue(spec dataflow.OperatorSpec, key string) (string, bool) {
+	switch {
+	case key == configKeys:
+		return strings.Join(slices.Sorted(maps.Keys(spec.Config)), "\n"), true
+	case key == configEventTime && spec.NoEventTime:
+		return "none", true
+	case key == configEventTime:
+		return "watermarks", true
+	}
+	value, ok := spec.Config[key]
+	return value, ok
 }
 
 func stateKey(mem memory, ptr, size uint64) []byte {

@@ -3,6 +3,7 @@ package weir
 import (
 	"errors"
 	"strconv"
+	"strings"
 )
 
 // Config is the operator's configuration in the job file. It is fixed for the life of an operator.
@@ -21,6 +22,25 @@ func (Config) Lookup(key string) (string, bool) {
 	}
 	return string(buf[:n]), true
 }
+
+// Keys of the configuration that the host sets: no key of a job file begins with weir:.
+const (
+	hostKeys      = "weir:keys"
+	hostEventTime = "weir:event_time"
+)
+
+// Keys are the names of all keys that are set, sorted. Empty on an agent that does not tell.
+func (c Config) Keys() []string {
+	all, ok := c.Lookup(hostKeys)
+	if !ok || all == "" {
+		return nil
+	}
+	return strings.Split(all, "\n")
+}
+
+// EventTime says whether the job has event time: without it no watermark comes before the end of the input, and no
+// timer of event time is called until then. An agent that does not tell has it.
+func (c Config) EventTime() bool { return c.String(hostEventTime, "") != "none" }
 
 // String returns the value of a key, or fallback if it is not set.
 func (c Config) String(key, fallback string) string {

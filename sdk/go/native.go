@@ -98,7 +98,18 @@ func hostOutputOpen(name string) int32 {
 }
 
 func hostConfigGet(key string, out []byte) int32 {
+	if current == nil { // a block that is used without an operator
+		return -1
+	}
 	v, ok := current.config[key]
+	if key == hostKeys {
+		var names []string
+		for name := range current.config {
+			names = append(names, name)
+		}
+		sort.Strings(names)
+		v, ok = strings.Join(names, "\n"), true
+	}
 	return answer([]byte(v), ok, out)
 }
 

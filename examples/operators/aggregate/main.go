@@ -27,7 +27,7 @@ func start(c weir.Config) error {
 	if err := running.Init(); err != nil {
 		return err
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

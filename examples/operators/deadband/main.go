@@ -26,7 +26,7 @@ func start(c weir.Config) error {
 	if err := band.Init(); err != nil {
 		s.Wrong("band", "does not do: "+err.Error())
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

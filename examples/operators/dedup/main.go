@@ -32,7 +32,7 @@ func start(c weir.Config) error {
 	if err := dedup.Init(); err != nil {
 		s.Wrong("within", "does not do: "+err.Error())
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

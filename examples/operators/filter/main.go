@@ -17,7 +17,7 @@ var where *ops.Expr
 func start(c weir.Config) error {
 	s := ops.Read(c)
 	where = s.Expr("where")
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

@@ -47,13 +47,13 @@ func start(c weir.Config) error {
 			s.Wrong("lower", "does not do: "+err.Error())
 		}
 		interval.Pair = pair
-		return s.Err()
+		return s.Done()
 	}
 	latest = &ops.LatestJoin{Inputs: len(names), MaxAge: s.Duration("max_age", 0), Store: s.Store("state")}
 	if err := latest.Init(); err != nil {
 		s.Wrong("names", "does not do: "+err.Error())
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

@@ -38,7 +38,7 @@ func start(c weir.Config) error {
 	case !s.Has("key"):
 		s.Wrong("set", "is needed, or value, or key")
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

@@ -29,7 +29,7 @@ func start(c weir.Config) error {
 	if err := rate.Init(); err != nil {
 		s.Wrong("per", "does not do: "+err.Error())
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) error {

@@ -54,7 +54,7 @@ func start(c weir.Config) error {
 	if err != nil {
 		s.Wrong(key, "does not do: "+err.Error())
 	}
-	return s.Err()
+	return s.Done()
 }
 
 func process(r weir.Record, out *weir.Out) (err error) {

@@ -41,6 +41,9 @@ func (d *Dedup) Init() error {
 	if d.Tag == 0 {
 		d.Tag = 'd'
 	}
+	if d.Within > 0 {
+		return needsEventTime("to forget ids after a time needs")
+	}
 	return nil
 }
 

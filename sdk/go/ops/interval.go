@@ -45,7 +45,7 @@ func (j *IntervalJoin) Init() error {
 		j.Tag = 'i'
 	}
 	j.step = 1 + (j.Upper-j.Lower+j.Lateness)/16
-	return nil
+	return needsEventTime("a join of records close in time needs")
 }
 
 // of makes the beginning of the keys of one side.

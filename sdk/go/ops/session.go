@@ -50,7 +50,7 @@ func (s *Session) Init() error {
 	if s.Tag == 0 {
 		s.Tag = 's'
 	}
-	return nil
+	return needsEventTime("a session needs")
 }
 
 // session is one of them, in a stored value.

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -9,24 +10,102 @@ import (
 )
 
 // Settings reads an operator's configuration. The first value that is wrong is kept as an error that names the
-// key and the value; see [Settings.Err].
+// key and the value; see [Settings.Done].
 type Settings struct {
 	config weir.Config
+	asked  []string // keys, in the order in which they were asked for first
 	err    error
 }
 
 // Read begins to read a configuration.
 func Read(c weir.Config) *Settings { return &Settings{config: c} }
 
-// Err is the first mistake, nil if there is none.
+// Err is the first mistake so far, nil if there is none.
 func (s *Settings) Err() error { return s.err }
+
+// Done is the first mistake, once all keys have been asked for. A key that is set and was not asked for is one; it is
+// told of beside another one if it looks like a key that was asked for.
+func (s *Settings) Done() error {
+	for _, key := range s.config.Keys() {
+		if contains(s.asked, key) {
+			continue
+		}
+		text, near := s.unknown(key)
+		if s.err == nil {
+			s.err = errors.New(text)
+		} else if near {
+			s.err = errors.New(s.err.Error() + "; " + text)
+		}
+		break
+	}
+	return s.err
+}
+
+// unknown says that a key means nothing here, and which may have been meant; false if none is near.
+func (s *Settings) unknown(key string) (text string, near bool) {
+	best, least := "", 1+max(min(2, len(key)-1), len(key)/3)
+	for _, k := range s.asked {
+		if d := distance(key, k); d < least {
+			best, least = k, d
+		}
+	}
+	text = "config " + key + ": there is no such key"
+	if best != "" {
+		text += ", did you mean " + best + "?"
+	}
+	sorted := append([]string(nil), s.asked...)
+	sort.Strings(sorted)
+	return text + " (what is used as it is configured: " + strings.Join(sorted, ", ") + ")", best != ""
+}
+
+func contains(list []string, s string) bool {
+	for _, l := range list {
+		if l == s {
+			return true
+		}
+	}
+	return false
+}
+
+// distance is how many bytes must be put in, taken out or changed to make one text of the other; of long ones it is
+// their difference in length.
+func distance(a, b string) int {
+	const long = 32
+	if len(a) > long || len(b) > long {
+		return max(len(a)-len(b), len(b)-len(a), 1)
+	}
+	var row [long + 1]int
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		before := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			d := before
+			if a[i-1] != b[j-1] {
+				d = 1 + min(before, row[j], row[j-1])
+			}
+			before, row[j] = row[j], d
+		}
+	}
+	return row[len(b)]
+}
+
+// lookup asks for a key.
+func (s *Settings) lookup(key string) (string, bool) {
+	if !contains(s.asked, key) {
+		s.asked = append(s.asked, key)
+	}
+	return s.config.Lookup(key)
+}
 
 // Wrong reports a mistake in the value of a key: what says what is wrong with it.
 func (s *Settings) Wrong(key, what string) {
 	if s.err != nil {
 		return
 	}
-	if v, ok := s.config.Lookup(key); ok {
+	if v, ok := s.lookup(key); ok {
 		s.err = errors.New("config " + key + ": " + strconv.Quote(v) + " " + what)
 	} else {
 		s.err = errors.New("config " + key + " is not set: it " + what)
@@ -34,11 +113,16 @@ func (s *Settings) Wrong(key, what string) {
 }
 
 // String is the text of a key.
-func (s *Settings) String(key, fallback string) string { return s.config.String(key, fallback) }
+func (s *Settings) String(key, fallback string) string {
+	if v, ok := s.lookup(key); ok {
+		return v
+	}
+	return fallback
+}
 
 // Choice is the text of a key, which is one of those given; the first is the fallback.
 func (s *Settings) Choice(key string, choices ...string) string {
-	v := s.config.String(key, choices[0])
+	v := s.String(key, choices[0])
 	for _, c := range choices {
 		if v == c {
 			return v
@@ -53,7 +137,7 @@ func (s *Settings) Bool(key string) bool { return s.Choice(key, "false", "true")
 
 // Int is a whole number in a range.
 func (s *Settings) Int(key string, fallback, low, high int) int {
-	text, ok := s.config.Lookup(key)
+	text, ok := s.lookup(key)
 	if !ok {
 		return fallback
 	}
@@ -67,7 +151,7 @@ func (s *Settings) Int(key string, fallback, low, high int) int {
 
 // Float is a number of 0 or more.
 func (s *Settings) Float(key string, fallback float64) float64 {
-	text, ok := s.config.Lookup(key)
+	text, ok := s.lookup(key)
 	if !ok {
 		return fallback
 	}
@@ -93,7 +177,7 @@ const maxDuration = 36525 * 24 * 3600 * 1000
 
 // Duration is a duration in milliseconds, as [ParseDuration] reads it.
 func (s *Settings) Duration(key string, fallback int64) int64 {
-	text, ok := s.config.Lookup(key)
+	text, ok := s.lookup(key)
 	if !ok {
 		return fallback
 	}
@@ -102,7 +186,7 @@ func (s *Settings) Duration(key string, fallback int64) int64 {
 
 // Span is a duration in milliseconds that may be negative: "-5s".
 func (s *Settings) Span(key string, fallback int64) int64 {
-	text, ok := s.config.Lookup(key)
+	text, ok := s.lookup(key)
 	if !ok {
 		return fallback
 	}
@@ -178,7 +262,7 @@ func ParseDuration(text string) (ms int64, ok bool) {
 
 // Has says whether a key is set.
 func (s *Settings) Has(key string) bool {
-	_, ok := s.config.Lookup(key)
+	_, ok := s.lookup(key)
 	return ok
 }
 

@@ -102,3 +102,12 @@ func le64(b []byte) int64 { return int64(binary.LittleEndian.Uint64(b)) }
 func put32(dst []byte, v int) []byte { return binary.LittleEndian.AppendUint32(dst, uint32(v)) }
 
 func put64(dst []byte, v int64) []byte { return binary.LittleEndian.AppendUint64(dst, uint64(v)) }
+
+// needsEventTime says that a block cannot do its work in a job without event time: it would put out nothing, or keep
+// everything, until the input ends.
+func needsEventTime(what string) error {
+	if (weir.Config{}).EventTime() {
+		return nil
+	}
+	return errors.New(what + " event time, and no source of the job has it: give one a time, such as time: arrival")
+}

@@ -66,7 +66,7 @@ func (w *Window) Init() error {
 	if w.Tag == 0 {
 		w.Tag = 'w'
 	}
-	return nil
+	return needsEventTime("a window needs")
 }
 
 // floor is the greatest multiple of step, counted from the offset, that is not above t.

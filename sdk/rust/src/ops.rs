@@ -585,6 +585,7 @@ impl<F: Fold> Window<F> {
         if size / pane > 10_000 {
             return Err(say(&[&"a window of ", &size, &" ms that slides by ", &slide, &" ms has more than 10000 parts"]));
         }
+        needs_event_time("a window needs")?;
         Ok(Window {
             fold,
             store,
@@ -789,6 +790,7 @@ impl<F: Fold> Session<F> {
         if lateness < 0 || lateness > MAX_DURATION {
             return Err(weir::Failure::from("lateness is at most 100 years"));
         }
+        needs_event_time("a session needs")?;
         let times = SessionTimes { gap, lateness };
         let new = Text::new;
         Ok(Session { fold, store, tag: b's', times, slot: new(), timer: new(), value: new(), made: new(), acc: new() })
@@ -1059,6 +1061,7 @@ impl IntervalJoin {
         if lower < -MAX_DURATION || upper > MAX_DURATION || lateness < 0 || lateness > MAX_DURATION {
             return Err(weir::Failure::from("bounds and lateness of a join are at most 100 years"));
         }
+        needs_event_time("a join of records close in time needs")?;
         let step = 1 + (upper - lower + lateness) / 16;
         let new = Text::new;
         Ok(IntervalJoin { tag: b'i', lower, upper, lateness, step, own: new(), other: new(), timer: new(), value: new() })
@@ -1382,6 +1385,7 @@ impl Dedup {
         if within <= 0 || within > MAX_DURATION {
             return Err(weir::Failure::from("ids are remembered for a time of up to 100 years"));
         }
+        needs_event_time("to forget ids after a time needs")?;
         Ok(Dedup { tag: b'd', store: Store::Keyed, last: 0, within, slot: Text::new(), value: Text::new() })
     }
 
@@ -1970,21 +1974,86 @@ impl Assignments {
 }
 
 /// Reads an operator's configuration. The first value that is wrong is kept as a failure that names the key and the
-/// value; see [`Settings::check`].
+/// value; see [`Settings::done`].
 pub struct Settings {
     config: weir::Config,
+    asked: Text, // keys, each with a line feed behind it
     wrong: Option<weir::Failure>,
 }
 
 impl Settings {
     /// Begins to read a configuration.
     pub fn read(c: &weir::Config) -> Self {
-        Settings { config: *c, wrong: None }
+        Settings { config: *c, asked: Text::new(), wrong: None }
     }
 
-    /// The first mistake, if there is one.
+    /// The first mistake so far, if there is one.
     pub fn check(&mut self) -> weir::Result {
         self.wrong.take().map_or(Ok(()), Err)
+    }
+
+    /// The first mistake, once all keys have been asked for. A key that is set and was not asked for is one; it is told
+    /// of beside another one if it looks like a key that was asked for.
+    pub fn done(&mut self) -> weir::Result {
+        let set = self.config.keys();
+        if let Some(key) = set.split(|c| *c == b'\n').find(|k| !k.is_empty() && !self.knows(k)) {
+            let (text, near) = self.unknown(key);
+            match self.wrong.take() {
+                None => return Err(weir::Failure::from(text)),
+                Some(why) if near => {
+                    let mut both = Text::new();
+                    both.put(why.reason());
+                    both.put(b"; ");
+                    both.put(&text);
+                    return Err(weir::Failure::from(both));
+                }
+                why => self.wrong = why,
+            }
+        }
+        self.check()
+    }
+
+    fn knows(&self, key: &[u8]) -> bool {
+        self.asked.split(|c| *c == b'\n').any(|k| k == key)
+    }
+
+    fn ask(&mut self, key: &str) {
+        if !self.knows(key.as_bytes()) {
+            self.asked.put(key.as_bytes());
+            self.asked.put_byte(b'\n');
+        }
+    }
+
+    /// Says that a key means nothing here, and which may have been meant; false if none is near.
+    fn unknown(&self, key: &[u8]) -> (Text, bool) {
+        let asked = || self.asked.split(|c| *c == b'\n').filter(|k| !k.is_empty());
+        let mut text = Text::new();
+        text.put(b"config ");
+        text.put(key);
+        text.put(b": there is no such key");
+        let (mut best, mut least): (&[u8], usize) = (b"", 1 + core::cmp::max(core::cmp::min(2, key.len() - 1), key.len() / 3));
+        for k in asked() {
+            let d = distance(key, k);
+            if d < least {
+                (best, least) = (k, d);
+            }
+        }
+        if !best.is_empty() {
+            text.put(b", did you mean ");
+            text.put(best);
+            text.put_byte(b'?');
+        }
+        text.put(b" (what is used as it is configured: ");
+        let mut last: &[u8] = b"";
+        while let Some(next) = asked().filter(|k| *k > last).min() {
+            if !last.is_empty() {
+                text.put(b", ");
+            }
+            text.put(next);
+            last = next;
+        }
+        text.put_byte(b')');
+        (text, !best.is_empty())
     }
 
     /// Reports a mistake in the value of a key: what says what is wrong with it.
@@ -2021,12 +2090,14 @@ impl Settings {
         }
     }
 
-    pub fn has(&self, key: &str) -> bool {
+    pub fn has(&mut self, key: &str) -> bool {
+        self.ask(key);
         self.config.get(key).is_some()
     }
 
     /// The text of a key.
-    pub fn text(&self, key: &str, fallback: &str) -> Text {
+    pub fn text(&mut self, key: &str, fallback: &str) -> Text {
+        self.ask(key);
         self.config.get(key).unwrap_or_else(|| {
             let mut text = Text::new();
             text.put(fallback.as_bytes());
@@ -2059,8 +2130,9 @@ impl Settings {
 
     /// A whole number in a range.
     pub fn int(&mut self, key: &str, fallback: i64, low: i64, high: i64) -> i64 {
+        let set = self.has(key);
         match self.config.int(key, fallback) {
-            Ok(v) if !self.has(key) || v >= low && v <= high => v,
+            Ok(v) if !set || v >= low && v <= high => v,
             _ => {
                 let mut text = Text::new();
                 text.put(b"is not a whole number from ");
@@ -2075,6 +2147,7 @@ impl Settings {
 
     /// A number of 0 or more.
     pub fn float(&mut self, key: &str, fallback: f64) -> f64 {
+        self.ask(key);
         match self.config.float(key, fallback) {
             Ok(v) if v >= 0.0 => v,
             _ => {
@@ -2097,6 +2170,7 @@ impl Settings {
 
     /// A duration in milliseconds, as [`parse_duration`] reads it.
     pub fn duration(&mut self, key: &str, fallback: i64) -> i64 {
+        self.ask(key);
         match self.config.get(key) {
             Some(text) => self.parse(key, &text),
             None => fallback,
@@ -2105,6 +2179,7 @@ impl Settings {
 
     /// A duration in milliseconds that may be negative: "-5s".
     pub fn span(&mut self, key: &str, fallback: i64) -> i64 {
+        self.ask(key);
         match self.config.get(key) {
             Some(text) if text.first() == Some(&b'-') => -self.parse(key, &text[1..]),
             Some(text) => self.parse(key, &text),
@@ -2151,6 +2226,41 @@ impl Settings {
         let made = Assignments::parse(&self.text(key, ""));
         self.take(key, "is not a list of assignments: ", made)
     }
+}
+
+/// How many bytes must be put in, taken out or changed to make one text of the other; of long ones it is their
+/// difference in length.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    const LONG: usize = 32;
+    if a.len() > LONG || b.len() > LONG {
+        return core::cmp::max(a.len().abs_diff(b.len()), 1);
+    }
+    let mut row = [0usize; LONG + 1];
+    for (j, r) in row.iter_mut().enumerate() {
+        *r = j;
+    }
+    for i in 1..=a.len() {
+        let mut before = row[0];
+        row[0] = i;
+        for j in 1..=b.len() {
+            let d = if a[i - 1] == b[j - 1] { before } else { 1 + before.min(row[j]).min(row[j - 1]) };
+            before = row[j];
+            row[j] = d;
+        }
+    }
+    row[b.len()]
+}
+
+/// That a block cannot do its work in a job without event time: it would put out nothing, or keep everything, until
+/// the input ends.
+fn needs_event_time(what: &str) -> weir::Result {
+    if weir::Config::default().event_time() {
+        return Ok(());
+    }
+    let mut text = Text::new();
+    text.put(what.as_bytes());
+    text.put(b" event time, and no source of the job has it: give one a time, such as time: arrival");
+    Err(weir::Failure::from(text))
 }
 
 /// Reads a duration as whole numbers with units: ms, s, m, h, d. At most 100 years. "0" needs no unit.

@@ -320,7 +320,7 @@ impl Out {
 }
 
 /// The operator's configuration in the job file. It is fixed for the life of an operator.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Config(());
 
 impl Config {
@@ -328,6 +328,17 @@ impl Config {
     pub fn get(&self, key: &str) -> Option<Text> {
         let mut text = Text::new();
         fetch(&mut text, |out, cap| unsafe { host::config_get(key.as_ptr(), key.len(), out, cap) }).then(|| text)
+    }
+
+    /// The names of all keys that are set, sorted, with a line feed between them. Empty on an agent that does not tell.
+    pub fn keys(&self) -> Text {
+        self.get("weir:keys").unwrap_or_default()
+    }
+
+    /// Whether the job has event time: without it no watermark comes before the end of the input, and no timer of event
+    /// time is called until then. An agent that does not tell has it.
+    pub fn event_time(&self) -> bool {
+        self.get("weir:event_time").map_or(true, |v| &v[..] != b"none")
     }
 
     /// The number that a key is set to, or the fallback. The failure names the key and its value.

@@ -14,7 +14,7 @@ impl weir::Operator for Aggregate {
         let mut s = ops::Settings::read(c);
         let (aggregate, store) = (s.aggregate(), s.store("state"));
         let every = s.int("every", 1, 1, 1 << 30) as u64;
-        s.check()?;
+        s.done()?;
         let running = ops::Running::new(aggregate.ok_or("no functions")?, store);
         Ok(Aggregate { running, every, text: weir::Text::new() })
     }

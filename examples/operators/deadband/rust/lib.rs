@@ -15,7 +15,7 @@ impl weir::Operator for Deadband {
         let (band, share) = (s.float("band", 0.0), s.float("percent", 0.0) / 100.0);
         let (silence, store) = (s.duration("max_silence", 0), s.store("state"));
         let band = s.take("band", "does not do: ", ops::Deadband::new(store, band, share, silence));
-        s.check()?;
+        s.done()?;
         Ok(Deadband { reading, band: band.ok_or("no band")? })
     }
 

@@ -26,7 +26,7 @@ impl weir::Operator for Dedup {
             ops::Dedup::within(within)
         };
         let dedup = s.take("within", "does not do: ", made);
-        s.check()?;
+        s.done()?;
         Ok(Dedup { dedup: dedup.ok_or("nothing is remembered")?, id })
     }
 

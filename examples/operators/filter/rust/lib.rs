@@ -13,7 +13,7 @@ impl weir::Operator for Filter {
     fn new(c: &weir::Config) -> weir::Result<Self> {
         let mut s = ops::Settings::read(c);
         let condition = s.expr("where");
-        s.check()?;
+        s.done()?;
         Ok(Filter { condition: condition.ok_or("no condition")? })
     }
 

@@ -40,7 +40,7 @@ impl weir::Operator for Join {
             let (max_age, store) = (s.duration("max_age", 0), s.store("state"));
             s.take("names", "does not do: ", ops::LatestJoin::new(store, inputs, max_age)).map(Kind::Latest)
         };
-        s.check()?;
+        s.done()?;
         Ok(Join { kind: kind.ok_or("no join")?, names, first, partial, text: weir::Text::new() })
     }
 

@@ -26,7 +26,7 @@ impl weir::Operator for Map {
             (false, false) if !s.has("key") => s.wrong("set", "is needed, or value, or key"),
             _ => {}
         }
-        s.check()?;
+        s.done()?;
         Ok(Map { set, value, key, keep, decimals, text: weir::Text::new(), name: weir::Text::new() })
     }
 

@@ -16,7 +16,7 @@ impl weir::Operator for Rate {
         let (field, decimals) = (s.path("field", "v"), s.int("decimals", 3, 0, 9) as usize);
         let (per, counter, store) = (s.duration("per", 1000), s.flag("counter"), s.store("state"));
         let rate = s.take("per", "does not do: ", ops::Rate::new(store, per, counter));
-        s.check()?;
+        s.done()?;
         Ok(Rate { reading: ops::Reading { field }, rate: rate.ok_or("no rate")?, decimals, text: weir::Text::new() })
     }
 

@@ -46,7 +46,7 @@ impl weir::Operator for Window {
                 s.take("size", before, CountWindow::new(aggregate, store, size as usize, every as usize)).map(Kind::Count)
             }
         };
-        s.check()?;
+        s.done()?;
         Ok(Window { kind: kind.ok_or("no window")?, text: weir::Text::new() })
     }
 
