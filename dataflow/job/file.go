@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -60,6 +61,16 @@ type File struct {
 	Sources    []Source
 	Operators  []Operator
 	Sinks      []Sink
+}
+
+// HasEventTime says whether some source makes watermarks: then all do.
+func (f *File) HasEventTime() bool {
+	return slices.ContainsFunc(f.Sources, func(s Source) bool { return s.EventTime != nil })
+}
+
+// HasEventTime says whether the sources of the plan make watermarks.
+func (p *Physical) HasEventTime() bool {
+	return slices.ContainsFunc(p.Tasks, func(t Task) bool { return t.Source != nil && t.Source.EventTime != nil })
 }
 
 // Mode says what a snapshot guarantees about operator state.
@@ -209,6 +220,7 @@ type Operator struct {
 	On          Labels
 	OnPos       Pos
 	Config      map[string]string
+	ConfigPos   map[string]Pos
 	OnError     OnError
 	Limits      Limits
 }

@@ -266,7 +266,7 @@ func (r *reader) labels(o *object) (Labels, Pos) {
 	if !ok {
 		return nil, o.at
 	}
-	m := r.texts(o, "on")
+	m, _ := r.texts(o, "on")
 	for _, name := range sortedKeys(m) {
 		if !isLabelName(name) {
 			r.fail(f.at, "label names are 1 to 64 letters, digits, -, _ and .", "label name %q in %s", name, o.what)
@@ -432,7 +432,11 @@ func (r *reader) operator(name string, e field) Operator {
 	}
 	op.Parallelism, _ = r.integer(o, "parallelism", 1, maxParallelism, 0)
 	op.On, op.OnPos = r.labels(o)
-	op.Config = r.texts(o, "config")
+	var known []string
+	if op.IsNative() {
+		known = []string{"field"}
+	}
+	op.Config, op.ConfigPos = r.texts(o, "config", known...)
 	op.OnError = OnError(r.choice(o, "on_error", string(DeadLetter), string(Skip), string(Fail)))
 	op.Limits = r.limits(o, op.IsNative())
 	return op

@@ -357,26 +357,27 @@ func (r *reader) boolean(o *object, name string, missing bool) bool {
 	return v.Value
 }
 
-// texts reads a mapping of names to scalars; numbers and truth values are taken as they are written.
-func (r *reader) texts(o *object, name string) map[string]string {
+// texts reads a mapping of names to scalars; numbers and truth values are taken as they are written. Where names are
+// allowed, others are refused.
+func (r *reader) texts(o *object, name string, allowed ...string) (m map[string]string, at map[string]Pos) {
 	f, ok := o.get(name)
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	sub, ok := r.object(f.node, f.at, name+" of "+o.what)
+	sub, ok := r.object(f.node, f.at, name+" of "+o.what, allowed...)
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	m := make(map[string]string, len(sub.fields))
+	m, at = make(map[string]string, len(sub.fields)), map[string]Pos{}
 	for _, v := range sub.fields {
 		s, ok := scalarText(v.node)
 		if !ok {
 			r.wrongType(v, sub, "a string, a number or a truth value", "")
 			continue
 		}
-		m[v.name] = s
+		m[v.name], at[v.name] = s, v.at
 	}
-	return m
+	return m, at
 }
 
 func text(n ast.Node) (string, bool) {

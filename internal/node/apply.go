@@ -60,6 +60,11 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 	if err != nil {
 		return nil, nil, nil, api.Invalid("", "%v", err)
 	}
+	wrong, untried := a.tried(ctx, file, modules)
+	if wrong != nil {
+		return nil, nil, nil, api.Invalid("", "%v", wrong)
+	}
+	physical.Warnings = append(physical.Warnings, untried...)
 	for _, name := range absent {
 		if len(physical.On(name)) > 0 {
 			physical.Warnings = append(physical.Warnings, fmt.Sprintf("agent %s is not in reach; it keeps its tasks and goes on with them when it is back", name))

@@ -86,6 +86,7 @@ func (r *runner) opSpec(spec *dataflow.TaskSpec, op job.Op) dataflow.OpSpec {
 func (r *runner) operatorSpec(op job.Op) dataflow.OperatorSpec {
 	s := dataflow.OperatorSpec{
 		Name: op.Name, Task: r.name, Module: op.Module, Digest: op.Digest, Config: op.Config, Inputs: op.Inputs, Fresh: op.Fresh, Limits: limitsOf(op.Limits),
+		NoEventTime: !r.rec.Plan.HasEventTime(),
 	}
 	for _, out := range op.Outputs {
 		s.Outputs = append(s.Outputs, out.Name)

@@ -1,0 +1,108 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/job"
+)
+
+// An operator reads its configuration when it starts, and only its module knows what is right. So a job file is planned,
+// and applied, only if an instance of each of its operators starts: what would fail on every agent for ever is said
+// at once, with the place in the file.
+
+// tryPatience bounds how long a request waits for it: a large module is compiled first.
+const tryPatience = 6 * time.Second
+
+// guestConfig is how operators name the key that they refuse.
+var guestConfig = regexp.MustCompile(`\bconfig ([^\s:]+)(:| is not set)`)
+
+// TryOperators starts an instance of each operator of a job file whose digest is given, by name of its module, and ends it
+// again. Refused is what operators have against their configuration; untried says of those that could not be
+// tried why.
+func TryOperators(ctx context.Context, makers dataflow.Operators, file *job.File, digests map[string]string) (refused job.Errors, untried []string) {
+	for _, op := range file.Operators {
+		digest := digests[op.WASM]
+		if op.IsNative() {
+			digest = op.WASM
+		}
+		if digest == "" {
+			continue
+		}
+		err := tryOperator(ctx, makers, dataflow.OperatorSpec{
+			Name: op.Name, Task: file.Name + "/" + op.Name, Module: op.WASM, Digest: digest, Config: op.Config,
+			Inputs: make([]string, len(op.From)), Outputs: []string{job.MainOutput}, Limits: limitsOf(op.Limits), NoEventTime: !file.HasEventTime(),
+		})
+		var guest *dataflow.GuestError
+		switch {
+		case err == nil:
+		case errors.As(err, &guest), op.IsNative():
+			refused = append(refused, refusalOf(file, op, err))
+		default:
+			untried = append(untried, fmt.Sprintf("operator %s is not tried: %v", op.Name, err))
+		}
+	}
+	return refused, untried
+}
+
+func tryOperator(ctx context.Context, makers dataflow.Operators, spec dataflow.OperatorSpec) error {
+	made, err := makers.New(ctx, spec, nil)
+	if err != nil {
+		return err
+	}
+	return made.Close()
+}
+
+// refusalOf places an operator's reason: at the key that it names, else at the operator.
+func refusalOf(file *job.File, op job.Operator, err error) *job.Error {
+	text, at := err.Error(), op.Pos
+	if prefix := "operator " + op.Name + ": "; !strings.HasPrefix(text, prefix) {
+		text = prefix + text
+	}
+	for _, m := range guestConfig.FindAllStringSubmatch(text, -1) {
+		if pos, ok := op.ConfigPos[m[1]]; ok {
+			at = pos
+			break
+		}
+	}
+	return &job.Error{File: file.Path, Pos: at, Text: text}
+}
+
+// tried says what of a job's operators is wrong, and what could not be found out.
+func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]string) (refused error, untried []string) {
+	type answer struct {
+		refused job.Errors
+		untried []string
+	}
+	done := make(chan answer, 1)
+	a.background(func() {
+		var here []string
+		known := map[string]string{}
+		for module, digest := range digests {
+			if err := a.fetchModule(a.life, digest); err == nil {
+				known[module] = digest
+			} else if !strings.HasPrefix(module, "./") { // a file is sent when the job is applied
+				here = append(here, fmt.Sprintf("module %s is not tried: %v", module, err))
+			}
+		}
+		bad, not := TryOperators(a.life, trusted{a, operators{a.host}}, file, known)
+		done <- answer{bad, append(here, not...)}
+	})
+	patience := time.NewTimer(tryPatience)
+	defer patience.Stop()
+	select {
+	case t := <-done:
+		if len(t.refused) > 0 {
+			return t.refused, t.untried
+		}
+		return nil, t.untried
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	return nil, []string{fmt.Sprintf("the operators could not all be tried within %s: agent job show says whether they start", tryPatience)}
+}
