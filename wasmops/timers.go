@@ -186,6 +186,10 @@ func hostTimerSet(in *Instance, mem memory, s []uint64) {
 	if in.timers.count == in.limits.timers {
 		faultf("more than %d timers (limits.timers)", in.limits.timers)
 	}
+	if in.spec.NoEventTime && uint32(s[0]) == 0 && !in.toldTime {
+		in.toldTime = true
+		in.host.opt.Observer.Log(in.spec.Task, in.spec.Name, LogWarn, "sets a timer of event time, and no source of the job has it: the timer is called at the end of the input; give a source a time, such as time: arrival")
+	}
 	in.setTimer(encoded)
 	in.timers.count++
 }

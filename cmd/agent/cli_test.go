@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/node"
 	"github.com/weir-stream/weir/internal/web"
 	"github.com/weir-stream/weir/internal/web/webtest"
@@ -43,6 +44,14 @@ func spoken() parts {
 				return optest.Report{Records: 1, Runs: []string{"with watermarks " + opt.MaxDelay.String() + " behind"}}, nil
 			}
 			return optest.Report{Records: 1, Runs: []string{"whole", "restored after every batch"}}, nil
+		},
+		tryOperators: func(_ context.Context, file *job.File, paths map[string]string) error {
+			for name, path := range paths {
+				if b, err := os.ReadFile(path); err != nil || string(b) == "bad\n" {
+					return fmt.Errorf("%s:9:5: operator %s: config siez: there is no such key", file.Path, name)
+				}
+			}
+			return nil
 		},
 		verifyOperator: func(_ context.Context, module []byte, opt abitest.Options) (abitest.Report, error) {
 			if string(module) == "bad\n" {

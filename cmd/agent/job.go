@@ -66,7 +66,7 @@ func modules(f *job.File) map[string]string {
 type jobValidateCmd struct{ jobFile }
 
 // Run implements the command.
-func (c jobValidateCmd) Run(p *program) error {
+func (c jobValidateCmd) Run(ctx context.Context, p *program) error {
 	f, _, err := c.read()
 	if err != nil {
 		return err
@@ -81,9 +81,20 @@ func (c jobValidateCmd) Run(p *program) error {
 		}
 		m.Close()
 	}
+	if err := p.tryOperators(ctx, f); err != nil {
+		return err
+	}
 	_, err = fmt.Fprintf(p.stdout, "%s: job %s is valid: %s, %s, %s\n", c.File, f.Name,
 		count(len(f.Sources), "source"), count(len(f.Operators), "operator"), count(len(f.Sinks), "sink"))
 	return err
+}
+
+// tryOperators asks the modules that are files whether they take their configuration.
+func (p *program) tryOperators(ctx context.Context, f *job.File) error {
+	if err := p.parts.tryOperators(ctx, f, modules(f)); err != nil {
+		return usage("", "%w", err)
+	}
+	return nil
 }
 
 type jobPlanCmd struct {
@@ -101,6 +112,9 @@ func (c jobPlanCmd) Run(ctx context.Context, p *program) error {
 	if err := digestModules(src); err != nil {
 		return err
 	}
+	if err := p.tryOperators(ctx, src.parsed); err != nil {
+		return err
+	}
 	plan, err := cl.PlanJob(ctx, src.JobSource)
 	if err != nil {
 		return fmt.Errorf("plan %s: %w", c.File, err)
@@ -115,7 +129,8 @@ func (c jobPlanCmd) Run(ctx context.Context, p *program) error {
 // jobSource is a job file with the files that it names.
 type jobSource struct {
 	api.JobSource
-	files map[string]string
+	parsed *job.File
+	files  map[string]string
 }
 
 func (f jobFile) source(r remote) (*api.Client, jobSource, error) {
@@ -129,6 +144,7 @@ func (f jobFile) source(r remote) (*api.Client, jobSource, error) {
 	}
 	src := jobSource{
 		JobSource: api.JobSource{File: f.File, YAML: text, Modules: map[string]string{}},
+		parsed:    parsed,
 		files:     modules(parsed),
 	}
 	return cl, src, nil

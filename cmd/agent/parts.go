@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/demo"
 	"github.com/weir-stream/weir/internal/node"
 	"github.com/weir-stream/weir/wasmops/abitest"
@@ -23,6 +24,8 @@ type parts struct {
 	diagnose func(dir string) (*node.Diagnosis, error)
 	// testOperator runs a module over records in JSON lines, whole and restored after every batch.
 	testOperator func(ctx context.Context, module []byte, opt optest.Options, in, want io.Reader) (optest.Report, error)
+	// tryOperators starts the operators of a job file whose modules are files, to hear what they refuse.
+	tryOperators func(ctx context.Context, file *job.File, paths map[string]string) error
 	// verifyOperator checks a module against the ABI; kit runs the conformance kit on it.
 	verifyOperator func(ctx context.Context, module []byte, opt abitest.Options) (abitest.Report, error)
 	kit            func(ctx context.Context, module []byte, opt abitest.Options) []abitest.Result
@@ -35,6 +38,7 @@ func wired() parts {
 		importCheckpoint: node.ImportCheckpoint,
 		diagnose:         node.Diagnose,
 		testOperator:     optest.RunOptions,
+		tryOperators:     node.TryFiles,
 		verifyOperator:   abitest.Verify,
 		kit:              abitest.Kit,
 	}

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/wasmops"
 )
 
 // An operator reads its configuration when it starts, and only its module knows what is right. So a job file is planned,
@@ -25,7 +28,7 @@ var guestConfig = regexp.MustCompile(`\bconfig ([^\s:]+)(:| is not set)`)
 // TryOperators starts an instance of each operator of a job file whose digest is given, by name of its module, and ends it
 // again. Refused is what operators have against their configuration; untried says of those that could not be
 // tried why.
-func TryOperators(ctx context.Context, makers dataflow.Operators, file *job.File, digests map[string]string) (refused job.Errors, untried []string) {
+func TryOperators(ctx context.Context, makers dataflow.Operators, file *job.File, digests map[string]string) (refused, untried job.Errors) {
 	for _, op := range file.Operators {
 		digest := digests[op.WASM]
 		if op.IsNative() {
@@ -44,11 +47,46 @@ func TryOperators(ctx context.Context, makers dataflow.Operators, file *job.File
 		case errors.As(err, &guest), op.IsNative():
 			refused = append(refused, refusalOf(file, op, err))
 		default:
-			untried = append(untried, fmt.Sprintf("operator %s is not tried: %v", op.Name, err))
+			untried = append(untried, &job.Error{File: file.Path, Pos: op.WASMPos, Text: err.Error()})
 		}
 	}
 	return refused, untried
 }
+
+// TryFiles does the same with the operators of a job file whose modules are files: paths by the names in the job file.
+// A file that is no module is refused too.
+func TryFiles(ctx context.Context, file *job.File, paths map[string]string) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	modules, digests := moduleBytes{}, map[string]string{}
+	for name, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		digest := wasmops.Digest(b)
+		modules[digest], digests[name] = b, digest
+	}
+	host, err := wasmops.NewHost(ctx, wasmops.Options{Modules: modules, Observer: newGuestObserver(slog.New(slog.DiscardHandler))})
+	if err != nil {
+		return err
+	}
+	refused, untried := TryOperators(ctx, operators{host}, file, digests)
+	if err := host.Close(ctx); err != nil {
+		return err
+	}
+	if refused = append(refused, untried...); len(refused) == 0 {
+		return nil
+	}
+	return refused
+}
+
+// moduleBytes are modules by digest.
+type moduleBytes map[string][]byte
+
+// Open implements [wasmops.Modules].
+func (m moduleBytes) Open(digest string) ([]byte, error) { return m[digest], nil }
 
 func tryOperator(ctx context.Context, makers dataflow.Operators, spec dataflow.OperatorSpec) error {
 	made, err := makers.New(ctx, spec, nil)
@@ -91,7 +129,10 @@ func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]st
 			}
 		}
 		bad, not := TryOperators(a.life, trusted{a, operators{a.host}}, file, known)
-		done <- answer{bad, append(here, not...)}
+		for _, one := range not {
+			here = append(here, "not tried: "+one.Error())
+		}
+		done <- answer{bad, here}
 	})
 	patience := time.NewTimer(tryPatience)
 	defer patience.Stop()
