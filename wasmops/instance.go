@@ -71,7 +71,7 @@ type Instance struct {
 
 	counters  map[string]struct{}
 	logTokens int64
-	toldTime  bool // that it sets timers which nothing will call before the end
+	toldTime  bool  // that it sets timers which nothing will call before the end
 	logAt     int64 // stamp in milliseconds up to which tokens were given
 }
 

@@ -294,3 +294,44 @@ func TestExpiredKeysMakeRoom(t *testing.T) {
 		t.Errorf("%d expiries are left", len(in.timers.set.values))
 	}
 }
+
+// TestTimersWithoutEventTime: the operator says once that nothing will call them; with event time it says nothing.
+func TestTimersWithoutEventTime(t *testing.T) {
+	for none, want := range map[bool]int{true: 1, false: 0} {
+		var e ear
+		wasm := setsTimers(ok, 10, 20).wasm()
+		h := newHost(t, Options{Modules: shelf(wasm), Observer: &e})
+		in, err := h.newInstance(context.Background(), dataflow.OperatorSpec{Name: "timed", Task: "t", Digest: Digest(wasm), NoEventTime: none}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := in.Process(batch(1, "x"), nothing); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(e.lines) != want || want == 1 && !strings.Contains(e.lines[0], "at the end of the input") {
+			t.Errorf("no event time: %v, said %q", none, e.lines)
+		}
+		closeInstance(t, in)
+	}
+}
+
+// TestConfigurationOfTheHost: keys that the job file does not set.
+func TestConfigurationOfTheHost(t *testing.T) {
+	spec := dataflow.OperatorSpec{Config: map[string]string{"b": "1", "a": ""}}
+	for key, want := range map[string]string{configKeys: "a\nb", configEventTime: "watermarks", "b": "1", "a": ""} {
+		if v, ok := configValue(spec, key); !ok || v != want {
+			t.Errorf("%s: %q, %v", key, v, ok)
+		}
+	}
+	if v, ok := configValue(spec, "c"); ok {
+		t.Errorf("c: %q", v)
+	}
+	if v, ok := configValue(dataflow.OperatorSpec{NoEventTime: true}, configEventTime); !ok || v != "none" {
+		t.Errorf("%q, %v", v, ok)
+	}
+	if v, ok := configValue(dataflow.OperatorSpec{}, configKeys); !ok || v != "" {
+		t.Errorf("%q, %v", v, ok)
+	}
+}
