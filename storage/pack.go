@@ -322,14 +322,11 @@ func mergePacks(packs []io.Reader) (dataflow.PartInfo, []dataflow.Change, error)
 	state := map[string]dataflow.Change{}
 	for i, r := range packs {
 		info, since, changes, err := ReadPack(r)
-		switch {
-		case err != nil:
+		if err == nil {
+			err = follows(i, last, info, since)
+		}
+		if err != nil {
 			return info, nil, fmt.Errorf("pack %d of %d: %w", i+1, len(packs), err)
-		case i == 0 && since != 0:
-			return info, nil, fmt.Errorf("pack 1 of %d holds changes since version %d: the first must be full", len(packs), since)
-		case i > 0 && (since != last.Version || info.Task != last.Task):
-			return info, nil, fmt.Errorf("pack %d of %d holds changes of task %s since version %d, the one before it is task %s, version %d",
-				i+1, len(packs), info.Task, since, last.Task, last.Version)
 		}
 		last = info
 		for _, c := range changes {
@@ -349,4 +346,36 @@ func mergePacks(packs []io.Reader) (dataflow.PartInfo, []dataflow.Change, error)
 		changes = append(changes, c)
 	}
 	return last, changes, nil
+}
+
+// follows says whether a pack of a chain is the next one after that of last.
+func follows(i int, last, info dataflow.PartInfo, since dataflow.Version) error {
+	switch {
+	case i == 0 && since != 0:
+		return fmt.Errorf("%w: it holds changes since version %d: the first must be full", ErrCorrupt, since)
+	case i > 0 && (since != last.Version || info.Task != last.Task):
+		return fmt.Errorf("%w: it holds changes of task %s since version %d, the one before it is task %s, version %d",
+			ErrCorrupt, info.Task, since, last.Task, last.Version)
+	}
+	return nil
+}
+
+// CheckPacks reads a full pack and the increments that follow it, and fails, wrapping [ErrCorrupt], if
+// [Store.ImportPacks] would. It needs no memory for the state.
+func CheckPacks(packs ...io.Reader) error {
+	var last dataflow.PartInfo
+	for i, r := range packs {
+		info, since, err := readPack(r, func(dataflow.Change) error { return nil })
+		if err == nil {
+			err = follows(i, last, info, since)
+		}
+		if err != nil {
+			return fmt.Errorf("pack %d of %d: %w", i+1, len(packs), err)
+		}
+		last = info
+	}
+	if len(packs) == 0 {
+		return errors.New("no packs")
+	}
+	return nil
 }

@@ -85,6 +85,7 @@ type Agent struct {
 	clocks     steadyClocks
 	drill      drill
 	stirred    chan struct{} // a task has changed that was quiet
+	badPacks   sync.Map      // names of packs that were found to be damaged, by this process
 	bundles    uint64        // that this process has stored; the replicas' worker's own
 }
 

@@ -109,6 +109,7 @@ type led struct {
 	goingBack atomic.Bool // by policy: a record of the next generation is being stored
 	looked    time.Time   // whether it has to
 	notBack   string      // why it could not the last time; of who has set goingBack
+	rests     time.Time   // until when it is not tried again; of who has set goingBack
 
 	written uint64 // revision of the newest record that this term has written: its coordinator knows it
 	ticks   uint64

@@ -14,8 +14,10 @@ import (
 const (
 	// policyEvery is how often the coordinator looks whether a job is to go back by its own policy.
 	policyEvery = time.Second
-	// policyPatience bounds one try.
-	policyPatience = 30 * time.Second
+	// policyPatience bounds one try, for which replicas are read.
+	policyPatience = 5 * time.Minute
+	// policyRest is the pause after a try that failed.
+	policyRest = 10 * time.Second
 )
 
 // copyTakeover is the kind of the copy that says that this directory was begun in the place of another one.
@@ -72,7 +74,7 @@ func (p *peers) sign(name string) (sign, bool) {
 
 // policy begins a way back that the job's file, or an agent that takes another one's place, asks for.
 func (l *lead) policy(ctx context.Context, j *led) {
-	if j.rec.State != jobRunning || j.goingBack.Load() || time.Since(j.looked) < policyEvery {
+	if j.rec.State != jobRunning || j.goingBack.Load() || time.Since(j.looked) < policyEvery || time.Now().Before(j.rests) {
 		return
 	}
 	j.looked = time.Now()
@@ -101,6 +103,9 @@ func (l *lead) policy(ctx context.Context, j *led) {
 			l.a.log.Warn("job goes back by its policy", "job", rec.Name, "replace", replace, "restart", differs)
 		}
 		err := l.a.goBack(ctx, rec, replace, differs)
+		if err != nil {
+			j.rests = time.Now().Add(policyRest)
+		}
 		switch {
 		case err == nil:
 			j.notBack = ""

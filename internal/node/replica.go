@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/storage"
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
@@ -153,7 +154,7 @@ func (a *Agent) ackReplicas(ctx context.Context, j replicaJob, acks ...abs.Repli
 // looked up there is noted in stored.
 func (a *Agent) packsBefore(ctx context.Context, j replicaJob, stored map[string]bool) ([]string, dataflow.Version) {
 	last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part)
-	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version {
+	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version || a.builtOnBad(last.Packs) {
 		return nil, 0
 	}
 	object, _ := splitPack(last.Packs[len(last.Packs)-1])
@@ -306,26 +307,26 @@ func findMember(r io.Reader, task abs.TaskID) (io.Reader, error) {
 	head := &io.LimitedReader{R: r, N: bundleHead}
 	lines := bufio.NewReader(head)
 	if magic, err := lines.ReadString('\n'); err != nil || magic != bundleMagic {
-		return nil, errors.New("the object is no bundle of packs that this version can read")
+		return nil, fmt.Errorf("%w: the object is no bundle of packs that this version can read", storage.ErrCorrupt)
 	}
 	line, err := lines.ReadBytes('\n')
 	if err != nil {
-		return nil, fmt.Errorf("list of a bundle of packs: %w", err)
+		return nil, fmt.Errorf("%w: list of a bundle of packs: %w", storage.ErrCorrupt, err)
 	}
 	var members []bundleMember
 	if err := json.Unmarshal(line, &members); err != nil {
-		return nil, fmt.Errorf("list of a bundle of packs: %w", err)
+		return nil, fmt.Errorf("%w: list of a bundle of packs: %w", storage.ErrCorrupt, err)
 	}
 	skip := int64(0)
 	for _, m := range members {
 		if m.Task == task {
 			packs := io.MultiReader(io.LimitReader(lines, int64(lines.Buffered())), r)
 			if _, err := io.CopyN(io.Discard, packs, skip); err != nil {
-				return nil, fmt.Errorf("bundle of packs: %w", err)
+				return nil, fmt.Errorf("%w: bundle of packs: %w", storage.ErrCorrupt, err)
 			}
 			return io.LimitReader(packs, m.Bytes), nil
 		}
 		skip += m.Bytes
 	}
-	return nil, fmt.Errorf("the bundle holds no pack of task %s", task)
+	return nil, fmt.Errorf("%w: the bundle holds no pack of task %s", storage.ErrCorrupt, task)
 }

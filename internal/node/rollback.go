@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -172,54 +171,4 @@ func (a *Agent) newestCounting(ctx context.Context, rec jobRecord) (best abs.Epo
 		return best, api.Conflict("delete the job and apply it again", "job %s has no checkpoint that counts, so its tasks cannot go back to one", rec.Name)
 	}
 	return best, nil
-}
-
-// checkReplica makes sure that the parts of tasks that have lost theirs are to be had.
-func (a *Agent) checkReplica(ctx context.Context, rec jobRecord, base abs.Epoch) error {
-	var gone []string
-	var manifest abs.EpochRecord
-	for _, t := range rec.Plan.Tasks {
-		if !t.Replaced {
-			continue
-		}
-		if manifest.State == "" {
-			e, err := a.conn.KV(wnats.Checkpoints).Get(ctx, epochKey(rec.Name, base))
-			if err != nil {
-				return a.failure(rec.Name, fmt.Errorf("manifest of checkpoint %d: %w", base, err))
-			}
-			if err := json.Unmarshal(e.Value, &manifest); err != nil {
-				return err
-			}
-		}
-		part, ok := manifest.Parts[t.ID]
-		if !ok {
-			continue
-		}
-		if there, err := a.hasPacks(ctx, part.Packs); err != nil {
-			return a.failure(rec.Name, err)
-		} else if !there {
-			gone = append(gone, string(t.ID))
-		}
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	return api.Conflict(
-		fmt.Sprintf("bring the object store back (directory nats of the agent that runs the server), or give up the state of the whole job: agent job delete %s --force, then apply it", rec.Name),
-		"job %s cannot go on from checkpoint %d: the replica of %s is gone too", rec.Name, base, strings.Join(gone, ", "))
-}
-
-// hasPacks says whether a part's packs are there.
-func (a *Agent) hasPacks(ctx context.Context, packs []string) (bool, error) {
-	for _, p := range packs {
-		object, _ := splitPack(p)
-		_, err := a.conn.Objects(wnats.Snapshots).Has(ctx, object)
-		if errors.Is(err, wnats.ErrNotFound) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-	}
-	return len(packs) > 0, nil
 }

@@ -67,6 +67,7 @@ type runner struct {
 	reason     string
 	failure    error  // that it has stopped for good with; nil: it has not
 	last       string // why it was last started anew
+	otherBase  string // why its generation begins with another part than the checkpoint's
 	fetched    string // what of its snapshots was, from the replica; empty: nothing
 	restarts   uint64
 	recovery   *dataflow.Recovery
@@ -166,7 +167,7 @@ func (r *runner) rejectDamaged(err error) error {
 func permanent(err error) bool {
 	var diff *dataflow.DiffError
 	var broken *panicError
-	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap) || errors.Is(err, dataflow.ErrLogLost) || errors.Is(err, errStateLost) || errors.As(err, &broken)
+	return errors.As(err, &diff) || errors.Is(err, dataflow.ErrGap) || errors.Is(err, dataflow.ErrLogLost) || errors.Is(err, errStateLost) || errors.Is(err, errReplicaBad) || errors.As(err, &broken)
 }
 
 // panicError is a broken invariant of a task. The task stops; the agent and its other tasks go on.
@@ -399,7 +400,7 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 		return 0, nil, nil
 	}
 	if r.rec.hasBase() {
-		if base, err = r.a.basePart(ctx, r.job, r.rec, r.task.ID, parts); err != nil {
+		if base, r.otherBase, err = r.a.basePart(ctx, r.job, r.rec, r.task.ID, parts); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -508,9 +509,11 @@ func (r *runner) hasParts(parts []dataflow.PartInfo) bool {
 var errStateLost = errors.New("the task's snapshots are gone from this agent")
 
 // fetchReplica gets back a part of this generation whose snapshots are gone from this agent, if the
-// object store has one that the agent's log leads on from (L2).
+// object store has one that the agent's log leads on from (L2). If the newest is damaged, a source takes an older one:
+// all that came since is in its log. What else came to a streamed task since, its senders have no more.
 func (r *runner) fetchReplica(ctx context.Context) error {
 	info := r.entries.Info()
+	var bad []error
 	for _, rec := range slices.Backward(r.job.manifests()) {
 		part, ok := rec.Parts[r.task.ID]
 		if !ok || part.Generation != r.rec.Generation || len(part.Packs) == 0 || part.Pos < info.Front || part.Pos > info.Last {
@@ -520,11 +523,24 @@ func (r *runner) fetchReplica(ctx context.Context) error {
 			return err
 		}
 		if _, err := r.a.importPacks(ctx, r.name, part.Packs); err != nil {
-			return fmt.Errorf("snapshot of epoch %d from the replica: %w", part.Epoch, err)
+			err = fmt.Errorf("snapshot of epoch %d from the replica: %w", part.Epoch, err)
+			if !badReplica(ctx, err) {
+				return err
+			}
+			if bad = append(bad, err); len(r.task.Inputs) > 0 {
+				break
+			}
+			continue
 		}
 		r.fetched = fmt.Sprintf("that of epoch %d, which was taken %s", part.Epoch, r.a.ago(rec.StartedMs))
+		for _, err := range bad {
+			r.fetched += "; " + err.Error()
+		}
 		r.log.Warn("the task's snapshots were gone and have been fetched from the replica", "epoch", uint64(part.Epoch), "taken", r.a.ago(rec.StartedMs))
 		return nil
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("%w, and the replica cannot be used: %w", errStateLost, errors.Join(bad...))
 	}
 	return fmt.Errorf("%w, and no replica fits its log (entries %d to %d)", errStateLost, info.Front+1, info.Last)
 }
@@ -541,6 +557,8 @@ func (r *runner) wayBack(floor abs.Epoch) (level, reason string) {
 		return "", r.last
 	case r.rec.RolledBack && !(r.task.Replaced && r.task.Source != nil):
 		return "L4", r.rec.Because
+	case r.task.Replaced && r.otherBase != "":
+		return "L3", r.rec.Because + "; " + r.otherBase
 	case r.task.Replaced:
 		return "L3", r.rec.Because
 	}
@@ -553,6 +571,8 @@ func (r *runner) withWayOut(err error) error {
 	switch {
 	case errors.As(err, &broken):
 		return err
+	case errors.Is(err, errReplicaBad):
+		return fmt.Errorf("%w: bring the object store back (directory nats of the agent that runs the server) and start this agent again, or give up the state of the job: agent job delete %s --force, then apply it", err, r.rec.Name)
 	case lost(err):
 		return fmt.Errorf("%w: restore the directory, or apply the job again with --replace %s, which gives up what this device alone knew", err, r.a.name)
 	}

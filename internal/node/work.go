@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -246,33 +245,34 @@ func (a *Agent) fetchModule(ctx context.Context, digest string) error {
 	return nil
 }
 
-// basePart finds the part that a new generation of a task starts from: here, else in the replica.
-func (a *Agent) basePart(ctx context.Context, h *hostedJob, rec jobRecord, task abs.TaskID, local []dataflow.PartInfo) (*dataflow.PartInfo, error) {
+// basePart finds the part that a new generation of a task starts from: here, else in the replica. It says why if it
+// is another one than the checkpoint's.
+func (a *Agent) basePart(ctx context.Context, h *hostedJob, rec jobRecord, task abs.TaskID, local []dataflow.PartInfo) (_ *dataflow.PartInfo, why string, err error) {
 	manifest, err := a.manifest(ctx, h, rec.Base)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	part, ok := manifest.Parts[task]
 	if !ok {
-		return nil, nil // a task that is new in this generation
+		return nil, "", nil // a task that is new in this generation
 	}
 	for i, p := range local {
 		if uint64(p.Version) == part.Version && p.Generation == part.Generation && p.Epoch == part.Epoch {
-			return &local[i], nil
+			return &local[i], "", nil
 		}
 	}
 	if len(part.Packs) == 0 {
-		return nil, fmt.Errorf("checkpoint %d of job %s has no replica of task %s, and this agent does not have the part", rec.Base, rec.Name, task)
+		return nil, "", fmt.Errorf("checkpoint %d of job %s has no replica of task %s, and this agent does not have the part", rec.Base, rec.Name, task)
 	}
 	name := rec.Name + "/" + string(task)
 	if err := a.store.DropTask(name); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	info, err := a.importPacks(ctx, name, part.Packs)
+	info, why, err := a.importBase(ctx, rec, task, part)
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint %d of job %s: part of task %s: %w", rec.Base, rec.Name, task, err)
+		return nil, "", fmt.Errorf("checkpoint %d of job %s: part of task %s: %w", rec.Base, rec.Name, task, err)
 	}
-	return &info, nil
+	return &info, why, nil
 }
 
 func (a *Agent) manifest(ctx context.Context, h *hostedJob, e abs.Epoch) (abs.EpochRecord, error) {
@@ -287,19 +287,6 @@ func (a *Agent) manifest(ctx context.Context, h *hostedJob, e abs.Epoch) (abs.Ep
 		return rec, fmt.Errorf("manifest of checkpoint %d of job %s: %w", e, h.name, err)
 	}
 	return rec, json.Unmarshal(entry.Value, &rec)
-}
-
-func (a *Agent) importPacks(ctx context.Context, task string, names []string) (dataflow.PartInfo, error) {
-	var readers []io.Reader
-	for _, n := range names {
-		r, err := a.openPack(ctx, n)
-		if err != nil {
-			return dataflow.PartInfo{}, err
-		}
-		defer r.Close()
-		readers = append(readers, r)
-	}
-	return a.store.ImportPacks(task, readers...)
 }
 
 // forgetSessions removes the sessions that a deleted job's task keeps at its brokers. It is a courtesy:

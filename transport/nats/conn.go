@@ -420,7 +420,7 @@ func translate(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.Canceled), errors.Is(err, ErrUnavailable), errors.Is(err, ErrFull),
-		errors.Is(err, ErrLost), errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+		errors.Is(err, ErrLost), errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound), errors.Is(err, ErrDamaged):
 		return err
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrObjectNotFound),
 		errors.Is(err, jetstream.ErrKeyDeleted), errors.Is(err, jetstream.ErrMsgNotFound):

@@ -24,6 +24,9 @@ const (
 	listPatience = 30 * time.Second
 )
 
+// ErrDamaged says that the bytes of an object are not those that were stored.
+var ErrDamaged = errors.New("the object is damaged")
+
 // Object describes an object of a store.
 type Object struct {
 	Name   string
@@ -250,7 +253,7 @@ func (r *objectReader) Read(p []byte) (int, error) {
 func (r *objectReader) fetch() error {
 	if r.left == 0 {
 		if string(r.sum.Sum(nil)) != string(r.want) {
-			return r.objects.fail("get", r.name, errors.New("the bytes do not match the digest; the object is damaged"))
+			return r.objects.fail("get", r.name, fmt.Errorf("%w: the bytes do not match the digest", ErrDamaged))
 		}
 		return io.EOF
 	}
@@ -266,7 +269,7 @@ func (r *objectReader) fetch() error {
 		return r.objects.fail("get", r.name, err)
 	}
 	if int64(len(m.Data)) > r.left {
-		return r.objects.fail("get", r.name, errors.New("longer than it says; the object is damaged"))
+		return r.objects.fail("get", r.name, fmt.Errorf("%w: longer than it says", ErrDamaged))
 	}
 	r.chunk, r.next = m.Data, m.Sequence+1
 	r.left -= int64(len(m.Data))
