@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -24,6 +25,9 @@ const (
 	// costs several fsynced messages, however small it is.
 	bundledPack = 64 << 10
 	bundleMagic = "weir bundle 1\n"
+	// maxStored bounds what is remembered of the object store, and storedFor for how long.
+	maxStored = 4096
+	storedFor = time.Minute
 	// bundleHead bounds the list of what a bundle holds, in bytes.
 	bundleHead = 1 << 20
 )
@@ -86,13 +90,12 @@ func (a *Agent) replicate(ctx context.Context, jobs []replicaJob) (left []replic
 	if jobs[0].r.job.superseded(jobs[0].epoch) {
 		return nil, nil
 	}
-	stored := map[string]bool{} // objects that were looked up
 	var b bundle
 	var bundled []replicaJob
 	var acks []abs.ReplicaAck
 	var errs []error
 	for _, j := range jobs {
-		packs, since := a.packsBefore(ctx, j, stored)
+		packs, since := a.packsBefore(ctx, j)
 		var pack bytes.Buffer
 		err := a.store.WritePack(&pack, j.r.name, since, dataflow.Version(j.part.Version))
 		ack := abs.ReplicaAck{
@@ -150,22 +153,16 @@ func (a *Agent) ackReplicas(ctx context.Context, j replicaJob, acks ...abs.Repli
 }
 
 // packsBefore is the chain of packs that the new one continues, and its last version; none, if there
-// is no such chain in the object store, or it is long, or a part taken whole came since. What is
-// looked up there is noted in stored.
-func (a *Agent) packsBefore(ctx context.Context, j replicaJob, stored map[string]bool) ([]string, dataflow.Version) {
+// is no such chain in the object store, or it is long, or a part taken whole came since.
+func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, dataflow.Version) {
 	last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part)
 	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version || a.builtOnBad(last.Packs) {
 		return nil, 0
 	}
-	object, _ := splitPack(last.Packs[len(last.Packs)-1])
-	has, known := stored[object]
-	if !known {
-		_, err := a.conn.Objects(wnats.Snapshots).Has(ctx, object)
-		has = err == nil
-		stored[object] = has
-	}
-	if !has {
-		return nil, 0
+	for _, pack := range last.Packs {
+		if object, _ := splitPack(pack); !a.isStored(ctx, object) {
+			return nil, 0
+		}
 	}
 	parts, err := a.store.Parts(j.r.name)
 	if err != nil {
@@ -183,6 +180,21 @@ func (a *Agent) packsBefore(ctx context.Context, j replicaJob, stored map[string
 		return nil, 0
 	}
 	return slices.Clone(last.Packs), dataflow.Version(last.Version)
+}
+
+// isStored says whether an object is in the store, as the server said within the last minute.
+func (a *Agent) isStored(ctx context.Context, object string) bool {
+	if at, known := a.stored[object]; known && time.Since(at) < storedFor {
+		return true
+	}
+	if _, err := a.conn.Objects(wnats.Snapshots).Has(ctx, object); err != nil {
+		return false
+	}
+	if len(a.stored) >= maxStored || a.stored == nil {
+		a.stored = map[string]time.Time{}
+	}
+	a.stored[object] = time.Now()
+	return true
 }
 
 // newestReplicated is the newest replicated part of a task in the part's generation.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -137,6 +138,88 @@ func (a *Agent) importBase(ctx context.Context, rec jobRecord, task abs.TaskID, 
 		}
 	}
 	return info, "", fmt.Errorf("%w: %w", errReplicaBad, newest)
+}
+
+const (
+	// scrubSmall is the size in bytes of objects that are read at the beginning of a term; larger ones are read when
+	// scrubLater has passed, so that a server that has just started has less to do.
+	scrubSmall = 1 << 20
+	scrubLater = time.Minute
+)
+
+// scrub reads what the newest checkpoints have in the object store, once in a term, that is, also after each start of
+// the server. What is damaged is removed: an agent whose pack is gone stores its next one whole, and the time to
+// notice is while it still can.
+func (l *lead) scrub(ctx context.Context) error {
+	for l.a.currentCluster() == "" {
+		if !sleep(ctx, pollEvery) {
+			return nil
+		}
+	}
+	for _, large := range []bool{false, true} {
+		if large && !sleep(ctx, scrubLater) {
+			return nil
+		}
+		for _, h := range l.a.hosted() {
+			if err := l.scrubJob(ctx, h.name, large); err != nil && ctx.Err() == nil {
+				l.a.log.Warn("replicas not looked through", "job", h.name, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lead) scrubJob(ctx context.Context, job string, large bool) error {
+	entries, err := l.a.conn.KV(wnats.Checkpoints).List(ctx, wnats.Key(kindEpoch, job))
+	if err != nil {
+		return err
+	}
+	var newest abs.EpochRecord
+	for _, e := range entries {
+		rec, err := abs.DecodeRecord(e.Value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.Key, err)
+		}
+		if rec.State == abs.Replicated && rec.Epoch >= newest.Epoch {
+			newest = rec
+		}
+	}
+	seen := map[string]bool{}
+	for _, p := range newest.Parts {
+		for _, pack := range p.Packs {
+			object, _ := splitPack(pack)
+			if seen[object] {
+				continue
+			}
+			seen[object] = true
+			if err := l.scrubObject(ctx, object, large); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *lead) scrubObject(ctx context.Context, name string, large bool) error {
+	objects := l.a.conn.Objects(wnats.Snapshots)
+	o, err := objects.Has(ctx, name)
+	if errors.Is(err, wnats.ErrNotFound) {
+		return nil
+	}
+	if err != nil || large != (o.Size > scrubSmall) {
+		return err
+	}
+	r, err := objects.Get(ctx, name)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r)
+		err = errors.Join(err, r.Close())
+	}
+	if err == nil || !badReplica(ctx, err) {
+		return err
+	}
+	l.a.log.Error("a replica is damaged and removed: the agent stores the next one whole", "object", name, "error", err)
+	l.a.notices.add(fmt.Sprintf("object store: replica %s was damaged and removed: %v", name, err))
+	return objects.Delete(ctx, name)
 }
 
 // checkReplica makes sure that the parts of tasks that have lost theirs are to be had.
