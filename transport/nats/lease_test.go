@@ -3,6 +3,10 @@ package nats
 import (
 	"context"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,5 +138,38 @@ func TestLeaseGoesOnAfterALostAnswer(t *testing.T) {
 	}
 	if other.free(e, nil, time.Now()) || !l.free(e, nil, time.Now()) || !other.free(e, nil, time.Now().Add(-l.opt.TTL)) {
 		t.Error("who may take it is decided wrongly")
+	}
+}
+
+// TestLeaseReadsNoWallClock: a lease is held, and lost, by readings of the clock that does not jump. [time.Now] has
+// one, and [time.Since] and [time.Time.Sub] use it, as long as nobody makes a date of it: then a clock that is set back
+// by an hour would keep a dead coordinator's lease from others for an hour, and one set ahead give it to two.
+func TestLeaseReadsNoWallClock(t *testing.T) {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, "lease.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := 0
+	ast.Inspect(f, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		switch sel.Sel.Name {
+		case "Now", "Since":
+			now++
+		case "Unix", "UnixMilli", "UnixMicro", "UnixNano", "Date", "Round", "Truncate", "UTC", "Local", "In", "AddDate", "Format":
+			t.Errorf("%s: %s loses the reading that does not jump", fset.Position(n.Pos()), sel.Sel.Name)
+		}
+		return true
+	})
+	if now < 4 {
+		t.Errorf("only %d readings of a clock were found", now)
+	}
+	for key := range reflect.TypeFor[LeaseState]().Fields() { // a time in the key would be that of another's clock
+		if key.Type == reflect.TypeFor[time.Time]() || key.Type == reflect.TypeFor[time.Duration]() {
+			t.Errorf("the key holds %s, a time", key.Name)
+		}
 	}
 }
