@@ -329,6 +329,12 @@ func (p *program) printJob(j api.Job) error {
 			return err
 		}
 	}
+	if lost := lossTable(j.Tasks); lost != nil {
+		fmt.Fprintln(w)
+		if err := lost.print(w); err != nil {
+			return err
+		}
+	}
 	if sources := sourceTable(j.Tasks); sources != nil {
 		fmt.Fprintln(w)
 		if err := sources.print(w); err != nil {

@@ -2,9 +2,48 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/weir-stream/weir/internal/api"
 )
+
+// lossTable is what was lost with devices that are gone; nil if nothing was.
+func lossTable(tasks []api.Task) *table {
+	t := newTable("LOST WITH A DEVICE", "SOURCE", "GENERATION", "LOG ENTRIES", "OF WHICH RECEIVED")
+	some := false
+	for _, k := range tasks {
+		for _, l := range k.Losses {
+			some = true
+			t.add(k.ID, l.Source, l.Generation, lostEntries(l), lostReceived(l))
+		}
+	}
+	if !some {
+		return nil
+	}
+	return t
+}
+
+func lostEntries(l api.Loss) string {
+	from := fmt.Sprintf("after %d (epoch %d)", l.AfterPosition, l.Epoch)
+	switch {
+	case l.HeardPosition > l.AfterPosition:
+		return fmt.Sprintf("%s to %d at least, heard of at %s; the end is not known", from, l.HeardPosition, timeText(l.Heard))
+	case l.HeardPosition > 0:
+		return fmt.Sprintf("%s; none was heard of until %s, later ones are not known", from, timeText(l.Heard))
+	}
+	return from + "; the end is not known"
+}
+
+func lostReceived(l api.Loss) string {
+	var parts []string
+	for _, r := range l.Received {
+		parts = append(parts, fmt.Sprintf("items %d to %d of %s", r.First, r.Last, r.Channel))
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
 
 // recoveryTable is how tasks have last come back; nil if none has.
 func recoveryTable(tasks []api.Task) *table {

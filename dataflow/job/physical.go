@@ -37,6 +37,10 @@ type Task struct {
 	// Replaced: the generation begins without what the agent's log held beyond the task's part, because the
 	// device was lost. If the task begins with a source its channels begin anew at their first number.
 	Replaced bool `json:"replaced,omitempty"`
+	// HeardPos is the last position in the lost log that other agents have heard of, at HeardMS, in milliseconds since
+	// 1970. Zero: none. For display only.
+	HeardPos abs.Position `json:"heard_pos,omitempty"`
+	HeardMS  int64        `json:"heard_ms,omitempty"`
 	// Ops are the operators; each is fed by one of a lower index, or by the source, or, the first one
 	// of a streamed task, by Inputs. The place here is the prefix of the operator's keys in snapshots.
 	Ops []Op `json:"ops,omitempty"`

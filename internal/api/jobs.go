@@ -159,6 +159,8 @@ type Task struct {
 	// Source is what came of the messages of the task's MQTT source; null for other tasks.
 	Source *Source `json:"source,omitempty"`
 	Sinks  []Sink  `json:"sinks,omitempty"`
+	// Losses are what went with devices that the task's source has had before this one, oldest first.
+	Losses []Loss `json:"losses,omitempty"`
 	// EventTime is how far event time has come in the task; null if there is none.
 	EventTime *EventTime `json:"event_time,omitempty"`
 }
@@ -197,6 +199,31 @@ type Source struct {
 	Gaps      uint64 `json:"gaps"`
 	Missing   uint64 `json:"missing"`
 	Untracked uint64 `json:"untracked"`
+}
+
+// Loss is what only a lost device knew of a source: the entries of its input log after AfterPosition. Where they ended
+// only that log could tell; HeardPosition says how far they went at least.
+type Loss struct {
+	Source     string    `json:"source"`
+	Generation uint32    `json:"generation"` // that began without them
+	At         time.Time `json:"at"`
+	// AfterPosition is the last position of the lost log whose effect is in the snapshot that the new device began with,
+	// which is of Epoch; 0: it began with nothing.
+	AfterPosition uint64 `json:"after_position"`
+	Epoch         uint64 `json:"epoch"`
+	// HeardPosition is the last one that other agents had heard of, at Heard; 0: of none, or its log was another one.
+	HeardPosition uint64    `json:"heard_position"`
+	Heard         time.Time `json:"heard,omitzero"`
+	// Received are items that the lost entries led to and receivers have had: they count there, and are not in the
+	// state and the sinks of the source's own task.
+	Received []LossRange `json:"received"`
+}
+
+// LossRange is items of a channel by their numbers.
+type LossRange struct {
+	Channel string `json:"channel"`
+	First   uint64 `json:"first"`
+	Last    uint64 `json:"last"`
 }
 
 // Sink is one sink of a task. Counts of items are since the task was started on its agent.

@@ -262,7 +262,7 @@ func running(p *job.Physical) job.Physical {
 	q := *p
 	q.Generation, q.Warnings, q.Tasks = 0, nil, slices.Clone(p.Tasks)
 	for i := range q.Tasks {
-		q.Tasks[i].Replaced = false // whatever was lost was lost then
+		q.Tasks[i].Replaced, q.Tasks[i].HeardPos, q.Tasks[i].HeardMS = false, 0, 0 // whatever was lost was lost then
 		q.Tasks[i].Ops = slices.Clone(q.Tasks[i].Ops)
 		for j := range q.Tasks[i].Ops {
 			q.Tasks[i].Ops[j].Fresh = false

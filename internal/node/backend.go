@@ -128,7 +128,7 @@ func (r *runner) status() api.Task {
 		repeats = s.Repeats
 		r.fill(&t, s)
 	}
-	t.Source = r.sourceCounts(repeats)
+	t.Source, t.Losses = r.sourceCounts(repeats), r.losses
 	if r.recovery != nil {
 		rec := r.recovery
 		t.Recovery = &api.Recovery{

@@ -97,6 +97,11 @@ func TestDamagedReplica(t *testing.T) {
 	if r.Epoch == 0 || r.Epoch >= newest || !strings.Contains(r.Reason, "damaged") {
 		t.Errorf("epoch %d is the newest, and g2 began so: %+v", newest, r)
 	}
+	lost := s.task("text@g2").Losses
+	if len(lost) != 1 || lost[0].Source != "text" || lost[0].Epoch != r.Epoch || lost[0].AfterPosition == 0 || lost[0].Generation != 2 ||
+		len(lost[0].Received) != 1 || lost[0].Received[0].Channel != "text@g2.out>total/0.0" || lost[0].Received[0].First > lost[0].Received[0].Last {
+		t.Errorf("lost with the device: %+v", lost)
+	}
 	s.write("g2", "b")
 	s.last("now", "b", 3)
 	s.replicated("lines")

@@ -22,9 +22,10 @@ func (a *Agent) forgetPeer(name string) error {
 
 // peers are the other agents: who they are, and when they were last heard of.
 type peers struct {
-	mu    sync.Mutex
-	recs  map[string]agentRecord
-	heard map[string]sign
+	mu     sync.Mutex
+	recs   map[string]agentRecord
+	heard  map[string]sign
+	before map[string]logged // of the log that an agent had before the one it has
 }
 
 // sign is an agent's sign of life.
@@ -42,11 +43,15 @@ type sign struct {
 	Differs map[string]abs.Generation `json:"differs,omitempty"`
 	// Takeover: the agent was started in the place of another one, so that what is lost may be given up.
 	Takeover bool `json:"takeover,omitempty"`
+	// Logged is how far the agent's sources have come.
+	Logged logged `json:"logged,omitzero"`
 
 	at time.Time
 }
 
-func (p *peers) init() { p.recs, p.heard = map[string]agentRecord{}, map[string]sign{} }
+func (p *peers) init() {
+	p.recs, p.heard, p.before = map[string]agentRecord{}, map[string]sign{}, map[string]logged{}
+}
 
 func (p *peers) put(rec agentRecord) {
 	p.mu.Lock()
@@ -59,12 +64,14 @@ func (p *peers) remove(name string) {
 	defer p.mu.Unlock()
 	delete(p.recs, name)
 	delete(p.heard, name)
+	delete(p.before, name)
 }
 
 func (p *peers) hear(s sign) {
 	s.at = time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.keepLogged(&s)
 	p.heard[s.Name] = s
 }
 
@@ -147,6 +154,7 @@ func (a *Agent) keepAlive() {
 		full = a.tellLogState(full)
 		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet(), Failed: a.failedJobs()}
 		s.Lost, s.Differs, s.Takeover = a.failedIn((*runner).lost), a.failedIn((*runner).differs), a.takesOver()
+		s.Logged = a.logged()
 		a.peers.hear(s)
 		a.conn.Say("alive", mustJSON(s))
 		if !a.rest(s) {

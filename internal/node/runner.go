@@ -67,6 +67,7 @@ type runner struct {
 	reason     string
 	failure    error  // that it has stopped for good with; nil: it has not
 	last       string // why it was last started anew
+	losses     []api.Loss
 	otherBase  string // why its generation begins with another part than the checkpoint's
 	fetched    string // what of its snapshots was, from the replica; empty: nothing
 	restarts   uint64
@@ -100,6 +101,9 @@ func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner,
 		resume: make(chan struct{}, 1), reports: map[abs.Epoch]dataflow.PartReport{},
 	}
 	if task.Source != nil {
+		if err := r.loadLosses(); err != nil {
+			return nil, err
+		}
 		r.ingest = dataflow.NewIngestLog(name, entries, a.dead, r.clock.now)
 	}
 	return r, nil
@@ -217,6 +221,9 @@ func (r *runner) once(ctx context.Context) error {
 	r.linkStatus, r.sinkStatus, r.forget = nil, nil, nil
 	r.mu.Unlock()
 	floor, base, err := r.prepare(ctx)
+	if err == nil && floor != 0 {
+		err = r.noteLoss(ctx, base)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,37 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-stream/weir/abs"
+)
+
+// TestLoggedBefore: how far an agent's log had come is remembered when the agent is back with another one, and
+// while it has none.
+func TestLoggedBefore(t *testing.T) {
+	var p peers
+	p.init()
+	of := func(log uint64, last abs.Position) sign {
+		s := sign{Name: "g1"}
+		if log != 0 {
+			s.Logged = logged{Log: log, Last: map[string]abs.Position{"j/text@g1": last}}
+		}
+		return s
+	}
+	began := time.Now()
+	for i, s := range []sign{of(0, 0), of(7, 10), of(7, 20), of(0, 0), of(8, 2), of(8, 3), of(0, 0)} {
+		p.hear(s)
+		pos, at := p.loggedBefore("g1", "j/text@g1")
+		if want := map[bool]abs.Position{true: 20}[i >= 4]; pos != want || want != 0 && (at.Before(began) || at.After(p.seen("g1"))) {
+			t.Errorf("after sign %d: position %d at %v", i, pos, at)
+		}
+	}
+	if pos, _ := p.loggedBefore("g1", "j/other@g1"); pos != 0 {
+		t.Errorf("of another task: %d", pos)
+	}
+	p.remove("g1")
+	if pos, _ := p.loggedBefore("g1", "j/text@g1"); pos != 0 {
+		t.Errorf("of an agent that was removed: %d", pos)
+	}
+}
