@@ -51,10 +51,14 @@ sinks:
   twos: {file: {path: twos.txt, line: "{number} {value}"}, from: two}
 `
 
+// chaosOut is a sink beside those of the job: what comes at QoS 2 leaves at QoS 2.
+const chaosOut = `  out: {mqtt: {broker: "tcp://PROXY", topic: out/two, payload: "{number} {value}", qos: 2}, from: two}
+`
+
 // TestMQTTChaos kills the agent, restarts the broker, which keeps its sessions, and ends connections in
 // every way, while messages of QoS 1 and 2 pass that began to wait before the agent was first started. What
-// the sources have logged is what was published: each message of QoS 2 once, each of QoS 1 at least once.
-// The broker has at most 20 messages of a session under way.
+// the sources have logged is what was published: each message of QoS 2 once, each of QoS 1 at least once. What
+// was logged at QoS 2 is published at QoS 2, and arrives once. The broker has at most 20 messages of a session under way.
 //
 // The broker is ended with SIGTERM, on which it stores its sessions. One that is killed forgets messages
 // that it has acknowledged, and sends others again that it was told to release; no client can know. It is
@@ -72,27 +76,19 @@ func TestMQTTChaos(t *testing.T) {
 	s.must(err)
 
 	senders := s.senders(c)
-	for _, of := range []string{"one", "two"} { // the sessions, before there is an agent
-		if out, err := s.client("mosquitto_sub", "-c", "-i", "g1-"+of, "-q", "2", "-t", of+"/+", "-E").CombinedOutput(); err != nil {
-			t.Fatalf("subscribe: %v\n%s", err, out)
-		}
-	}
-	s.sendAll(senders, func(of *trial.Sender) int { return c.queued / sendersPerQoS })()
+	s.queue(c, senders)
 	s.must(s.within(startPatience, s.fleet.Start))
 	file := filepath.Join(s.dir, "chaos.yaml")
-	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(chaosJob, "PROXY", proxy.Addr())), 0o600))
+	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(chaosJob+chaosOut, "PROXY", proxy.Addr())), 0o600))
+	out := s.readOut("out/two")
 	s.cli("job", "apply", file)
 
-	sent := s.sendAll(senders, func(of *trial.Sender) int {
-		if of.QoS == 1 {
-			return (c.qos1 - c.queued) / sendersPerQoS
-		}
-		return (c.qos2 - c.queued) / sendersPerQoS
-	})
+	sent := s.sendRest(c, senders)
 	s.wreck(c, s.hub, proxy, senders, func() { s.restartBroker(time.Duration(s.rand.Int64N(int64(500 * time.Millisecond)))) })
 	sent()
 	s.check(s.within(startPatience, s.hub.WaitReady))
-	s.judgeFiles(c, s.hub, proxy)
+	_, twos := s.judgeFiles(c, s.hub, proxy)
+	s.judgeOut(twos, out)
 	s.account(s.hub)
 	if t.Failed() {
 		t.Log(s.fleet.Tails())
@@ -104,7 +100,6 @@ func TestMQTTChaos(t *testing.T) {
 // an id, and half a minute later, so that they remember many. Then both are exact.
 func TestMQTTChaosEmbedded(t *testing.T) {
 	c := chaosOf()
-	c.qos1, c.qos2, c.queued = c.qos1/4, c.qos2/2, 0 // it is slower, and sends again after half a minute
 	s := emptySite(t)
 	s.fleet = fleet.New(agentBinary(), s.dir)
 	var err error
@@ -114,7 +109,12 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 	s.must(err)
 	s.broker = s.hub.MQTT
 	proxy := newProxy(t, s.broker)
-	s.must(s.within(startPatience, s.fleet.Start))
+	s.must(s.hub.Start())
+	s.must(s.within(startPatience, s.hub.WaitReady))
+	senders := s.senders(c)
+	s.queue(c, senders)
+	s.must(gateway.Start())
+	s.must(s.within(startPatience, gateway.WaitReady))
 	file := filepath.Join(s.dir, "chaos.yaml")
 	text := strings.NewReplacer("PROXY", proxy.Addr(), "keep_alive: 2s}", "keep_alive: 2s}\n    on: {role: gateway}\n    id: {json: id, window: 100000}").Replace(chaosJob)
 	s.must(os.WriteFile(file, []byte(text), 0o600))
@@ -123,13 +123,7 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up"
 	})
 	s.cli("job", "apply", file)
-	senders := s.senders(c)
-	sent := s.sendAll(senders, func(of *trial.Sender) int {
-		if of.QoS == 1 {
-			return c.qos1 / sendersPerQoS
-		}
-		return c.qos2 / sendersPerQoS
-	})
+	sent := s.sendRest(c, senders)
 	s.wreck(c, gateway, proxy, senders, func() {
 		s.hub.Kill()
 		s.check(s.hub.Start())
@@ -137,7 +131,7 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 	})
 	sent()
 	s.check(s.within(startPatience, gateway.WaitReady))
-	if ones := s.judgeFiles(c, gateway, proxy); ones.repeats > 0 {
+	if ones, _ := s.judgeFiles(c, gateway, proxy); ones.repeats > 0 {
 		t.Errorf("QoS 1 with ids: %s, such as %v", ones, ones.examples)
 	}
 	if t.Failed() {
@@ -146,11 +140,11 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 }
 
 // judgeFiles waits for what the agent's sinks write, and fails the test unless it is what was published. It
-// returns what came at QoS 1.
-func (s *site) judgeFiles(c chaos, of *fleet.Agent, proxy *proxy) *came {
+// returns what came.
+func (s *site) judgeFiles(c chaos, of *fleet.Agent, proxy *proxy) (ones, twos *came) {
 	s.t.Helper()
 	t := s.t
-	ones, twos := s.settleFiles(c, of)
+	ones, twos = s.settleFiles(c, of)
 	t.Logf("QoS 1: %s", ones)
 	t.Logf("QoS 2: %s", twos)
 	if ones.lost(c.qos1) > 0 || ones.strange > 0 {
@@ -166,7 +160,58 @@ func (s *site) judgeFiles(c chaos, of *fleet.Agent, proxy *proxy) *came {
 	if twos.lost(c.qos2) > 0 || twos.repeats > 0 || twos.strange > 0 {
 		t.Errorf("QoS 2: %s; %d lost, such as %v", twos, twos.lost(c.qos2), twos.examples)
 	}
-	return ones
+	return ones, twos
+}
+
+// readOut reads, at QoS 2, what a sink publishes, until the test ends.
+func (s *site) readOut(topic string) *came {
+	s.t.Helper()
+	c := newCame()
+	s.reader(&trial.Reader{Name: "reader", Broker: s.broker, Filter: topic, QoS: 2, Take: func(_ string, payload []byte) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.line(string(payload))
+	}})
+	return c
+}
+
+// reader reads until the test ends.
+func (s *site) reader(r *trial.Reader) {
+	s.t.Helper()
+	r.Subscribed = make(chan struct{})
+	ctx, cancel := context.WithCancel(s.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.until(startPatience, "the reader to be subscribed", func(context.Context) bool {
+		select {
+		case <-r.Subscribed:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// judgeOut waits for what the sink publishes, and fails the test unless that is what was logged, each record once.
+func (s *site) judgeOut(logged, out *came) {
+	s.t.Helper()
+	s.until(nothingComes, "everything that was logged to be published", func(context.Context) bool {
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		return len(out.numbers) >= len(logged.numbers)
+	})
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	s.t.Logf("published: %s", out)
+	if !maps.Equal(out.numbers, logged.numbers) || out.again > 0 || out.strange > 0 {
+		s.t.Errorf("published: %s, %d numbers of %d, such as %v", out, len(out.numbers), len(logged.numbers), out.examples)
+	}
 }
 
 // sendersPerQoS: several, so that messages of one mix with those of others.
@@ -190,6 +235,27 @@ func (s *site) sender(name, topic string, qos byte, rate int) *trial.Sender {
 	return &trial.Sender{Name: name, Broker: s.broker, QoS: qos, Rate: rate, Message: func(n int) (string, string) {
 		return topic, fmt.Sprintf(`{"id":"%s-%d"}`, name, n)
 	}}
+}
+
+// queue has messages wait for an agent that was never there: in the sessions that its sources will have.
+func (s *site) queue(c chaos, senders []*trial.Sender) {
+	s.t.Helper()
+	for _, of := range []string{"one", "two"} {
+		if out, err := s.client("mosquitto_sub", "-c", "-i", "g1-"+of, "-q", "2", "-t", of+"/+", "-E").CombinedOutput(); err != nil {
+			s.t.Fatalf("subscribe: %v\n%s", err, out)
+		}
+	}
+	s.sendAll(senders, func(of *trial.Sender) int { return c.queued / sendersPerQoS })()
+}
+
+// sendRest lets all senders send what is not queued.
+func (s *site) sendRest(c chaos, senders []*trial.Sender) (wait func()) {
+	return s.sendAll(senders, func(of *trial.Sender) int {
+		if of.QoS == 1 {
+			return (c.qos1 - c.queued) / sendersPerQoS
+		}
+		return (c.qos2 - c.queued) / sendersPerQoS
+	})
 }
 
 // sendAll lets all senders send and returns what waits for them.
@@ -261,6 +327,7 @@ func (s *site) hold(senders []*trial.Sender, held bool) {
 
 // came is what a file holds of the messages of one QoS.
 type came struct {
+	mu       sync.Mutex        // guards all of what is read from a broker
 	numbers  map[uint64]string // by item number: a line written again after a kill has one that is known
 	values   map[string]int
 	repeats  int // messages that are there under several numbers
@@ -268,6 +335,8 @@ type came struct {
 	again    int // lines written again
 	examples []string
 }
+
+func newCame() *came { return &came{numbers: map[uint64]string{}, values: map[string]int{}} }
 
 func (c *came) String() string {
 	return fmt.Sprintf("%d messages came, %d of them repeatedly, %d strange lines, %d lines written again", len(c.values), c.repeats, c.strange, c.again)
@@ -278,7 +347,7 @@ func (c *came) lost(of int) int { return of - len(c.values) }
 
 // readCame reads a sink's file. A line that is being written is left out.
 func (s *site) readCame(of *fleet.Agent, name string) *came {
-	c := &came{numbers: map[uint64]string{}, values: map[string]int{}}
+	c := newCame()
 	f, err := os.Open(filepath.Join(of.Dir, "files", name))
 	if os.IsNotExist(err) {
 		return c

@@ -168,21 +168,7 @@ func (s *site) arrivals(qos byte) *arrivals {
 	s.t.Helper()
 	a := &arrivals{qos: qos, proxy: newProxy(s.t, s.broker), next: 1}
 	name := strconv.Itoa(int(qos))
-	r := &trial.Reader{Name: "reader-" + name, Broker: s.broker, Filter: "out/" + name, QoS: qos, Take: a.take, Subscribed: make(chan struct{})}
-	ctx, cancel := context.WithCancel(s.ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	s.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			s.t.Error(err)
-		}
-	})
-	select {
-	case <-r.Subscribed:
-	case <-time.After(startPatience):
-		s.t.Fatal("the reader is not subscribed")
-	}
+	s.reader(&trial.Reader{Name: "reader-" + name, Broker: s.broker, Filter: "out/" + name, QoS: qos, Take: a.take})
 	return a
 }
 
