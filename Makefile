@@ -43,7 +43,9 @@ reboots:
 # MQTT in full: 250,000 messages through kills, broker restarts and cut connections, and a broker that is away for
 # ten minutes. Needs mosquitto, and the machine for itself: the rate at which a backlog goes is judged.
 chaos-mqtt:
-	WEIR_E2E_CHAOS=whole $(GO) test -count=1 -timeout 70m -tags mosquitto -run MQTT -v ./internal/e2e
+	$(GO) test -count=1 -tags mosquitto ./transport/mqtt
+	$(GO) test -count=1 -run 'TestDiskFull|TestLogBudget|TestClockIsSet|TestRenamedIsSaid' ./internal/node
+	WEIR_E2E_CHAOS=whole $(GO) test -count=1 -timeout 70m -tags mosquitto -run 'MQTT|SharedSubscriptions|OnceKills' -v ./internal/e2e
 
 # An agent that relays MQTT through an operator against a bare relay. Needs mosquitto; clang for the operator in C.
 bench-mqtt:

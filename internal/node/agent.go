@@ -236,7 +236,7 @@ func (a *Agent) openStores(ctx context.Context) error {
 // so, and the agent goes on without them.
 func (a *Agent) openLog(path string) error {
 	var err error
-	opt := storage.LogOptions{Room: func(bytes int) int { return a.drill.room(a.opt.LogRoom, bytes) }}
+	opt := storage.LogOptions{Budget: a.opt.LogBudget, Room: func(bytes int) int { return a.drill.room(a.opt.LogRoom, bytes) }}
 	if a.entries, err = storage.OpenLog(path, opt); !errors.Is(err, storage.ErrCorrupt) {
 		return err
 	}

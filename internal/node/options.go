@@ -79,6 +79,8 @@ type Options struct {
 	Clock func() int64
 	// LogRoom says how many of so many bytes a write to the input log finds room for; nil: what the disk has.
 	LogRoom func(bytes int) int
+	// LogBudget is how many bytes the input log may take; 0: the default of package storage.
+	LogBudget int64
 	// Kill ends the process in a drill; nil: with SIGKILL.
 	Kill func()
 }

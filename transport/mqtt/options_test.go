@@ -143,6 +143,34 @@ func TestShedOldest(t *testing.T) {
 	}
 }
 
+// TestFullLogOfAQuietSource: once all that waited for a full log is shed, the source does not go on saying that the log
+// is full, which it would learn only from another message.
+func TestFullLogOfAQuietSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := newLog(false)
+		s := quick(t, SourceConfig{Broker: Broker{URL: "tcp://h", ClientID: "c"}, QoS: 1, ShedOldest: true}, testDeps(nil))
+		s.bounds.logRetry = defaultSourceBounds.logRetry
+		conns := piped(s)
+		run := startSource(t, s, log)
+		p := subscribed(t, <-conns)
+		log.setFull(true)
+		for id := uint16(1); id <= 2; id++ {
+			p.publish(1, id, false, "t", "x")
+			p.expect(fmt.Sprintf("PUBACK %d", id))
+			synctest.Wait()
+			if st := s.Status(); st.State != SourceLogFull || st.Reason == "" || st.Shed != uint64(id) {
+				t.Errorf("when message %d is shed: %+v", id, st)
+			}
+			time.Sleep(2 * s.bounds.logRetry.max)
+			synctest.Wait()
+			if st := s.Status(); st.State != SourceReceiving || st.Reason != "" {
+				t.Errorf("when nothing waits: %+v", st)
+			}
+		}
+		p.end(run)
+	})
+}
+
 // TestSequence: what is missing is counted once, over restarts; repeats and senders that begin again are no
 // gaps.
 func TestSequence(t *testing.T) {

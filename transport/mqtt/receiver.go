@@ -50,6 +50,7 @@ type receiver struct {
 	retry   alarm // the log is full; try again
 	suback  alarm // SUBACK is overdue
 	settled alarm // retained messages have come, if there are any
+	calm    alarm // nothing has waited for the full log for a while
 	retries int   // attempts in a row that the log refused
 	full    bool  // the log was full at the last attempt
 
@@ -108,7 +109,7 @@ func (a *alarm) stop() {
 func newReceiver(s *Source, in dataflow.Ingest) *receiver {
 	return &receiver{
 		src: s, in: in, open: map[uint16]*receipt{}, durable: make(chan struct{}, 1),
-		linger: newAlarm(), retry: newAlarm(), suback: newAlarm(), settled: newAlarm(),
+		linger: newAlarm(), retry: newAlarm(), suback: newAlarm(), settled: newAlarm(), calm: newAlarm(),
 		sequence: newSequence(s.cfg.Sequence),
 	}
 }
@@ -169,6 +170,10 @@ func (r *receiver) run(ctx context.Context, sessions <-chan *session) error {
 		case <-r.suback.timer.C:
 			r.suback.stop()
 			r.sess.fail(fmt.Errorf("no answer to SUBSCRIBE in %s", subackWait))
+		case <-r.calm.timer.C: // all that waited is shed, and nobody knows how the log is now
+			r.calm.stop()
+			r.full = false
+			r.src.logFull(false, "")
 		case <-r.settled.timer.C:
 			r.settled.stop()
 			r.retaining = false
@@ -177,6 +182,11 @@ func (r *receiver) run(ctx context.Context, sessions <-chan *session) error {
 		}
 		if err := r.flush(lingered); err != nil {
 			return err
+		}
+		if r.full && len(r.queue) == 0 {
+			r.calm.start(r.src.bounds.logRetry.max)
+		} else if r.calm.set {
+			r.calm.stop()
 		}
 	}
 }
