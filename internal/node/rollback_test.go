@@ -185,6 +185,17 @@ func (s *site) begin() {
 	s.write("g2", "b")
 	s.wants("now", "a1 b1 a2 b2")
 	s.wants("near-g1", "a1 a2")
+	s.until("the task knows what was handed over", func() (bool, string) {
+		j, err := s.client.Job(s.t.Context(), "lines")
+		for _, task := range j.Tasks {
+			for _, sink := range task.Sinks {
+				if sink.Name == "now" {
+					return err == nil && sink.Handed == 4 && sink.Held == 0, fmt.Sprintf("%+v", sink)
+				}
+			}
+		}
+		return false, fmt.Sprint(j, err)
+	})
 }
 
 // TestHubIsReplaced: the agent with the streamed tasks loses its directory. Its tasks go back to the newest
