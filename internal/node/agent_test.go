@@ -101,9 +101,22 @@ func (a *agent) mustApply(yaml string) api.Applied {
 	a.t.Helper()
 	done, err := a.apply(yaml)
 	if err != nil {
-		a.t.Fatal(err)
+		a.t.Fatalf("%v%s", err, a.jobs())
 	}
 	return done
+}
+
+// jobs says where the jobs are, one task a line.
+func (a *agent) jobs() (out string) {
+	list, err := a.client.Jobs(context.Background())
+	for _, known := range list {
+		j, err := a.client.Job(context.Background(), known.Name)
+		out += fmt.Sprintf("\n  %s is %s in generation %d, epoch %d %s %s %v", known.Name, j.State, j.Generation, j.LastCompleteEpoch, j.Reason, j.Waits, err)
+		for _, t := range j.Tasks {
+			out += fmt.Sprintf("\n    %s on %s: %s in generation %d, epoch %d %s", t.ID, t.Agent, t.State, t.Generation, t.Epoch, t.Reason)
+		}
+	}
+	return fmt.Sprint(out, " ", err)
 }
 
 func (a *agent) state(job, want string) {
