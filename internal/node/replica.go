@@ -96,19 +96,19 @@ func (a *Agent) replicate(ctx context.Context, jobs []replicaJob) (left []replic
 	var errs []error
 	for _, j := range jobs {
 		packs, since := a.packsBefore(ctx, j)
-		var pack bytes.Buffer
-		err := a.store.WritePack(&pack, j.r.name, since, dataflow.Version(j.part.Version))
+		pack, err := a.readPack(j.r.name, since, dataflow.Version(j.part.Version))
 		ack := abs.ReplicaAck{
 			Task: j.r.task.ID, Epoch: j.part.Epoch, Generation: j.part.Generation, Version: j.part.Version, Packs: packs,
 		}
 		switch {
 		case err != nil:
-		case pack.Len() <= bundledPack:
-			b.add(j.r.task.ID, pack.Bytes())
+		case pack.whole:
+			b.add(j.r.task.ID, pack.head)
 			acks, bundled = append(acks, ack), append(bundled, j)
 			continue
 		default:
-			err = a.replicateAlone(ctx, j, ack, &pack)
+			err = a.replicateAlone(ctx, j, ack, pack.reader())
+			pack.close()
 		}
 		if err != nil {
 			errs, left = append(errs, err), append(left, j)
@@ -120,6 +120,41 @@ func (a *Agent) replicate(ctx context.Context, jobs []replicaJob) (left []replic
 		}
 	}
 	return left, errors.Join(errs...)
+}
+
+// packReader is a pack that is written as it is read: the state of a task may be as large as the device's memory.
+type packReader struct {
+	head  []byte // its first bytes
+	whole bool   // these are all
+	rest  *io.PipeReader
+	done  chan struct{}
+}
+
+// readPack begins to write a pack and reads so much of it that a small one is whole. Others must be closed.
+func (a *Agent) readPack(task string, since, upto dataflow.Version) (*packReader, error) {
+	r, w := io.Pipe()
+	p := &packReader{rest: r, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		w.CloseWithError(a.store.WritePack(w, task, since, upto))
+	}()
+	head := bytes.NewBuffer(make([]byte, 0, bundledPack+1))
+	_, err := io.CopyN(head, r, bundledPack+1)
+	if p.head, p.whole = head.Bytes(), err == io.EOF; p.whole {
+		err = nil
+	}
+	if err != nil || p.whole {
+		p.close()
+	}
+	return p, err
+}
+
+func (p *packReader) reader() io.Reader { return io.MultiReader(bytes.NewReader(p.head), p.rest) }
+
+// close ends the writing and waits for that.
+func (p *packReader) close() {
+	_ = p.rest.Close() // it never fails
+	<-p.done
 }
 
 // replicateAlone stores a pack as an object of its own. That it is there already is fine: the same

@@ -103,8 +103,7 @@ func (o *Objects) Put(ctx context.Context, name string, r io.Reader) (Object, er
 	if !errors.Is(err, jetstream.ErrObjectNotFound) {
 		return Object{}, o.fail("put", name, err)
 	}
-	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}}
-	info, err := h.Put(ctx, meta, r)
+	info, err := o.put(ctx, name, r)
 	if err != nil {
 		return Object{}, o.fail("put", name, err)
 	}
