@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,9 @@ type configFile struct {
 		HTTP *credentialConfig `yaml:"http"`
 	} `yaml:"auth"`
 	// TrustedKeys sign what the agent loads: files of public keys, or keys in base64. Left out: it loads all.
-	TrustedKeys *[]string `yaml:"trusted_keys"`
+	TrustedKeys []string `yaml:"trusted_keys"`
+	// trusts: the file has trusted_keys, which may be empty.
+	trusts bool
 }
 
 // credentialConfig names a user and a file that holds nothing but the password.
@@ -37,20 +40,28 @@ type credentialConfig struct {
 	PasswordFile string `yaml:"password_file"` // relative to the configuration file
 }
 
-// loadConfig reads a configuration file and the password files that it names. No path: nothing.
-func loadConfig(path string) (node.Auth, error) {
-	var auth node.Auth
+// loadConfig reads a configuration file, and the password files and keys that it names. No path: nothing.
+func loadConfig(path string) (auth node.Auth, trusted []ed25519.PublicKey, err error) {
 	if path == "" {
-		return auth, nil
+		return auth, nil, nil
 	}
 	data, err := readSmall(path, maxConfigBytes)
 	if err != nil {
-		return auth, usage("", "--config: %w", err)
+		return auth, nil, usage("", "--config: %w", err)
 	}
 	c, err := parseConfig(path, data)
 	if err != nil {
-		return auth, usage("known keys: auth.nats, auth.leaf, auth.mqtt, auth.http, each with user and password_file; trusted_keys", "%w", err)
+		return auth, nil, usage("known keys: auth.nats, auth.leaf, auth.mqtt, auth.http, each with user and password_file; trusted_keys", "%w", err)
 	}
+	if auth, err = c.loadAuth(path); err != nil {
+		return auth, nil, err
+	}
+	trusted, err = c.loadTrusted(path)
+	return auth, trusted, err
+}
+
+// loadAuth reads the password files.
+func (c configFile) loadAuth(path string) (auth node.Auth, err error) {
 	dir := filepath.Dir(path)
 	for _, one := range []struct {
 		key  string
@@ -81,6 +92,10 @@ func parseConfig(path string, data []byte) (c configFile, err error) {
 	}()
 	err = yaml.UnmarshalWithOptions(data, &c, yaml.Strict())
 	if err == nil || errors.Is(err, io.EOF) {
+		var keys map[string]any // a key without a value leaves nothing behind in a list
+		if yaml.Unmarshal(data, &keys) == nil {
+			_, c.trusts = keys["trusted_keys"]
+		}
 		return c, nil
 	}
 	var y yaml.Error

@@ -44,11 +44,7 @@ func (c runCmd) Run(ctx context.Context, p *program) error {
 }
 
 func (c runCmd) options() (node.Options, error) {
-	auth, err := loadConfig(c.Config)
-	if err != nil {
-		return node.Options{}, err
-	}
-	keys, err := loadTrusted(c.Config)
+	auth, keys, err := loadConfig(c.Config)
 	if err != nil {
 		return node.Options{}, err
 	}

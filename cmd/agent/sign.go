@@ -97,28 +97,14 @@ func newSigner(keyFile string, module io.ReadSeeker) (signer, error) {
 	}, nil
 }
 
-// loadTrusted reads the keys that a configuration file trusts: files in PEM, relative to it, or keys in base64.
-func loadTrusted(path string) ([]ed25519.PublicKey, error) {
-	if path == "" {
+// loadTrusted reads the keys that a configuration file trusts: files in PEM, relative to it, each with one key or
+// several, or keys in base64.
+func (c configFile) loadTrusted(path string) (keys []ed25519.PublicKey, err error) {
+	if !c.trusts {
 		return nil, nil
 	}
-	data, err := readSmall(path, maxConfigBytes)
-	if err != nil {
-		return nil, usage("", "--config: %w", err)
-	}
-	c, err := parseConfig(path, data)
-	if err != nil {
-		return nil, usage("", "%w", err)
-	}
-	if c.TrustedKeys != nil && len(*c.TrustedKeys) == 0 {
-		return nil, usage("leave it out to trust every module", "%s: trusted_keys is empty", path)
-	}
-	if c.TrustedKeys == nil {
-		return nil, nil
-	}
-	var keys []ed25519.PublicKey
-	for i, text := range *c.TrustedKeys {
-		key, err := signing.ParsePublic([]byte(text))
+	for i, text := range c.TrustedKeys {
+		some, err := signing.ParsePublics([]byte(text))
 		if err != nil {
 			file := text
 			if !filepath.IsAbs(file) {
@@ -126,13 +112,19 @@ func loadTrusted(path string) ([]ed25519.PublicKey, error) {
 			}
 			var pem []byte
 			if pem, err = readSmall(file, maxKeyBytes); err == nil {
-				key, err = signing.ParsePublic(pem)
+				some, err = signing.ParsePublics(pem)
 			}
+		}
+		if err == nil && len(some) == 0 {
+			err = errors.New("it holds no key")
 		}
 		if err != nil {
 			return nil, usage("give the file of a public key, or the key in base64; agent operator keygen makes both", "%s: trusted_keys, number %d: %s", path, i+1, strings.TrimSpace(err.Error()))
 		}
-		keys = append(keys, key)
+		keys = append(keys, some...)
+	}
+	if len(keys) == 0 {
+		return nil, usage("name keys, or leave trusted_keys out to trust every module", "%s: trusted_keys is empty", path)
 	}
 	return keys, nil
 }

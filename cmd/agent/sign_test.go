@@ -44,13 +44,28 @@ func TestKeygenAndTrustedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	public, err := os.ReadFile(file + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, other, err := signing.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"both.pub": "# the old one\n" + string(other) + "# the new one\n" + string(public), "cut.pub": string(public) + string(other[:60]), "comment.pub": "# -----\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	_, said, _ := strings.Cut(strings.TrimSpace(out.String()), ".pub: ")
 	load := func(yaml string) (int, error) {
 		path := filepath.Join(dir, "agent.yaml")
 		if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		keys, err := loadTrusted(path)
+		_, keys, err := loadConfig(path)
 		for _, k := range keys {
 			if !signing.Verify(keys, []string{signing.Operator(key, "n", "1", "d")}, "n", "1", "d") {
 				t.Errorf("key %s does not verify", base64.StdEncoding.EncodeToString(k))
@@ -66,7 +81,13 @@ func TestKeygenAndTrustedKeys(t *testing.T) {
 		{"trusted_keys: [key.pem.pub]", 1, ""},
 		{"trusted_keys: ['" + said + "', key.pem.pub]", 2, ""},
 		{"auth: {}", 0, ""},
+		{"trusted_keys: [both.pub]", 2, ""},
+		{"trusted_keys: [cut.pub]", 0, "number 1: key 2: no public key in PEM"},
+		{"trusted_keys: [comment.pub]", 0, "number 1: it holds no key"},
 		{"trusted_keys: []", 0, "trusted_keys is empty"},
+		{"trusted_keys:", 0, "trusted_keys is empty"},
+		{"trusted_keys: null", 0, "trusted_keys is empty"},
+		{"trusted_keys: ['']", 0, "number 1: "},
 		{"trusted_keys: [key.pem]", 0, "number 1: PRIVATE KEY in PEM, a public key is wanted"},
 		{"trusted_keys: [nowhere.pub]", 0, "nowhere.pub"},
 	} {
@@ -75,7 +96,7 @@ func TestKeygenAndTrustedKeys(t *testing.T) {
 			t.Errorf("%s: %d keys, %v", c.yaml, n, err)
 		}
 	}
-	if keys, err := loadTrusted(""); keys != nil || err != nil {
+	if _, keys, err := loadConfig(""); keys != nil || err != nil {
 		t.Errorf("no file: %v, %v", keys, err)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // domain keeps these signatures apart from all others made with the key.
@@ -97,15 +96,59 @@ func ParsePrivate(text []byte) (ed25519.PrivateKey, error) {
 
 // ParsePublic reads a public key, in PEM or base64.
 func ParsePublic(text []byte) (ed25519.PublicKey, error) {
-	text = bytes.TrimSpace(text)
-	block, _ := pem.Decode(text)
-	if block == nil {
-		b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	keys, err := ParsePublics(text)
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("%d public keys, one is wanted", len(keys))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return keys[0], nil
+}
+
+// ParsePublics reads public keys: one or several in PEM, one after the other, or one in base64. What stands between
+// keys in PEM may be a comment, a line that begins with #, and nothing else: a key that is cut off is a mistake.
+func ParsePublics(text []byte) (keys []ed25519.PublicKey, err error) {
+	rest := bytes.TrimSpace(text)
+	if !bytes.Contains(rest, []byte("-----")) {
+		b, err := base64.StdEncoding.DecodeString(string(rest))
 		if err != nil || len(b) != ed25519.PublicKeySize {
 			return nil, fmt.Errorf("neither a public key in PEM nor %d bytes in base64", ed25519.PublicKeySize)
 		}
-		return ed25519.PublicKey(b), nil
+		return []ed25519.PublicKey{b}, nil
 	}
+	which := func(err error) error {
+		if len(keys) == 0 {
+			return err
+		}
+		return fmt.Errorf("key %d: %w", len(keys)+1, err)
+	}
+	for rest = skipComments(rest); len(rest) > 0; rest = skipComments(rest) {
+		block, after := pem.Decode(rest)
+		if block == nil || !bytes.HasPrefix(rest, []byte("-----BEGIN "+block.Type+"-----")) {
+			return nil, which(errors.New("no public key in PEM"))
+		}
+		key, err := publicOf(block)
+		if err != nil {
+			return nil, which(err)
+		}
+		keys, rest = append(keys, key), after
+	}
+	return keys, nil
+}
+
+// skipComments takes blank lines and comments off the front.
+func skipComments(text []byte) []byte {
+	for {
+		text = bytes.TrimSpace(text)
+		if !bytes.HasPrefix(text, []byte("#")) {
+			return text
+		}
+		_, text, _ = bytes.Cut(text, []byte("\n"))
+	}
+}
+
+func publicOf(block *pem.Block) (ed25519.PublicKey, error) {
 	if block.Type != "PUBLIC KEY" {
 		return nil, fmt.Errorf("%s in PEM, a public key is wanted", block.Type)
 	}
