@@ -29,6 +29,7 @@ const (
 	copyEpoch    = "epoch"    // epochCopy by epochKey: manifests
 	copyOperator = "operator" // operatorRecord by key
 	copyAgent    = "agent"    // agentRecord by name
+	copyGone     = "gone"     // nothing, by name of an agent that was taken out of the fleet
 	copyDead     = "dead"     // deadRecord
 	copyCluster  = "cluster"  // identity of the control plane that the copies were merged into
 )

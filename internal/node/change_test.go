@@ -228,6 +228,37 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
+// TestRemovedGatewayIsNotWaitedFor: the hub starts again after a gateway was taken out of the fleet and before the job
+// is applied without it. The job is coordinated all the same, so it can be
+// drained.
+func TestRemovedGatewayIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "native: count")
+	f.agent.stop()
+	opt := node.Options{Data: t.TempDir(), Name: "hub", Labels: map[string]string{"role": "hub"}, NATSListen: "127.0.0.1:0"}
+	f.agent = startWith(t, opt)
+	f.yaml = strings.Replace(f.yaml, "interval: 200ms", "interval: 200ms, detach_after: 300ms", 1)
+	gone := f.gateway(t, "g2")
+	f.write("g2", "{\"k\":\"a\"}\n")
+	f.mustApply(f.yaml)
+	f.wants(`a {"count":1}`)
+	f.replicated("lines")
+	gone.stop()
+	f.until("g2 is removed", func() (bool, string) {
+		err := f.client.RemoveAgent(t.Context(), "g2")
+		return err == nil, fmt.Sprint(err)
+	})
+	f.agent.stop()
+	f.agent = startWith(t, opt)
+	f.gateway(t, "g1")
+	if done := f.mustApply(f.yaml); done.Generation != 2 {
+		t.Fatalf("applied without g2: %+v", done)
+	}
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`, `a {"count":2}`)
+	f.replicated("lines")
+}
+
 // TestGatewayJoins: a job that runs takes in a new gateway when it is applied again, and its state goes on.
 func TestGatewayJoins(t *testing.T) {
 	t.Parallel()

@@ -240,8 +240,8 @@ func (l *lead) drop(job string) {
 	l.a.leader.forget(job)
 }
 
-// job returns the coordinator of a job, which begins once all its agents have brought their copies to
-// this control plane: none of them may know a higher epoch.
+// job returns the coordinator of a job, which begins once all its agents, but those taken out of the fleet, have brought
+// their copies to this control plane: none of them may know a higher epoch.
 func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
 	j := l.jobs[rec.Name]
 	if j != nil && j.rec.Generation == rec.Generation {
@@ -249,6 +249,9 @@ func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
 		return j, nil
 	}
 	for _, name := range rec.Plan.Agents() {
+		if l.a.peers.takenOut(name) {
+			continue // what it knew was given up
+		}
 		if p, ok := l.a.peers.get(name); !ok || p.Cluster != l.a.currentCluster() {
 			return nil, nil
 		}

@@ -17,6 +17,9 @@ import (
 // forgetPeer forgets an agent that was taken out of the fleet.
 func (a *Agent) forgetPeer(name string) error {
 	a.peers.remove(name)
+	if err := a.copies.Put(copyGone, name, nil); err != nil {
+		return err
+	}
 	return a.copies.Delete(copyAgent, name)
 }
 
@@ -26,6 +29,7 @@ type peers struct {
 	recs   map[string]agentRecord
 	heard  map[string]sign
 	before map[string]logged // of the log that an agent had before the one it has
+	gone   map[string]bool   // taken out of the fleet, and not back
 }
 
 // sign is an agent's sign of life.
@@ -57,6 +61,7 @@ func (p *peers) put(rec agentRecord) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.recs[rec.Name] = rec
+	delete(p.gone, rec.Name)
 }
 
 func (p *peers) remove(name string) {
@@ -65,6 +70,17 @@ func (p *peers) remove(name string) {
 	delete(p.recs, name)
 	delete(p.heard, name)
 	delete(p.before, name)
+	if p.gone == nil {
+		p.gone = map[string]bool{}
+	}
+	p.gone[name] = true
+}
+
+// takenOut says that an agent was taken out of the fleet, and not only that it has not joined this control plane yet.
+func (p *peers) takenOut(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone[name]
 }
 
 func (p *peers) hear(s sign) {
@@ -299,6 +315,12 @@ func (a *Agent) hubMQTT() string {
 
 // loadPeers brings back the copies of other agents' records.
 func (a *Agent) loadPeers() error {
+	if err := a.copies.List(copyGone, func(name string, _ []byte) error {
+		a.peers.remove(name)
+		return nil
+	}); err != nil {
+		return err
+	}
 	return a.copies.List(copyAgent, func(key string, value []byte) error {
 		var rec agentRecord
 		if err := json.Unmarshal(value, &rec); err != nil {

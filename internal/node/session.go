@@ -404,6 +404,9 @@ func (a *Agent) onAgent(e wnats.Event) error {
 		return nil
 	}
 	a.peers.put(rec)
+	if err := a.copies.Delete(copyGone, rec.Name); err != nil {
+		return err
+	}
 	return a.copies.Put(copyAgent, rec.Name, e.Value)
 }
 
