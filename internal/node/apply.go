@@ -180,6 +180,15 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
 		}
+		if old.State == jobRunning {
+			unbegun, err := a.unbegun(ctx, *old)
+			if err != nil {
+				return out, err
+			}
+			if unbegun {
+				return a.applyInstead(ctx, out, rec)
+			}
+		}
 		if rollback && old.live() {
 			return a.applyRestart(ctx, out, *old, p, src.Replace, rec.Because)
 		}
@@ -330,7 +339,7 @@ func (a *Agent) notStarted(rec jobRecord, cause error) error {
 	}
 	hint := ""
 	if failing {
-		hint = fmt.Sprintf(" (if that is a mistake in the job: agent job delete %s --force, then apply it corrected)", rec.Name)
+		hint = " (if that is a mistake in the job: apply it corrected)"
 	}
 	if len(waits) == 0 {
 		waits = []string{"its initial checkpoint is not committed yet"}

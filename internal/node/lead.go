@@ -218,6 +218,10 @@ func (l *lead) tick(ctx context.Context) {
 		if j == nil {
 			continue
 		}
+		if rec.State == jobStopping && rec.Next != nil && rec.Next.Unbegun {
+			l.supplant(ctx, j)
+			continue
+		}
 		if rec.State == jobRestarting { // before anything that might start an epoch
 			l.step(ctx, j, abs.Restart{})
 		}

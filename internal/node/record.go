@@ -52,6 +52,8 @@ type jobRecord struct {
 	// Since is the first generation of this life of the job: what an agent has of older ones belongs to
 	// a job of that name that was deleted.
 	Since abs.Generation `json:"since"`
+	// Unbegun, of a job's next record: it takes the place of a first generation that has not begun, or is dropped.
+	Unbegun bool `json:"unbegun,omitempty"`
 	// Next takes this record's place when the job has stopped: an update that does not depend on who
 	// asked for it.
 	Next *jobRecord `json:"next,omitempty"`
