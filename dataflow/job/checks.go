@@ -66,25 +66,34 @@ func (p *planner) warnShared(clients []client) {
 	}
 }
 
-// warnForgetful says which sources ask for QoS 2 of a broker that cannot give it: an agent's listener forgets packet
-// identifiers. It notes them for the promises.
+// warnForgetful says which sources and sinks ask for QoS 2 of a broker that cannot give it: an agent's listener forgets
+// the packet identifiers of what it sends, and when it is killed what is being released to it. It notes them for
+// the promises.
 func (p *planner) warnForgetful(clients []client) {
-	for _, s := range p.g.File.Sources {
-		if s.MQTT == nil || s.MQTT.QoS < 2 || s.ID != "" {
-			continue
-		}
+	check := func(what, broker, trouble string) {
 		at := slices.IndexFunc(clients, func(c client) bool {
-			return c.what == "source "+s.Name && (s.MQTT.Broker == "" || p.listens(c.broker, c.agent) != "")
+			return c.what == what && (broker == "" || p.listens(c.broker, c.agent) != "")
 		})
 		if at < 0 {
-			continue
+			return
 		}
-		p.forgetful[s.Name] = true
+		p.forgetful[what] = true
 		whose := "its broker is the agents' own"
-		if s.MQTT.Broker != "" {
+		if broker != "" {
 			whose = clients[at].broker + " is the listener of agent " + p.listens(clients[at].broker, clients[at].agent)
 		}
-		p.warn("source %s: %s, which may send a message again as a new one, at QoS 2 too; name an id", s.Name, whose)
+		p.warn("%s: %s, which %s", what, whose, trouble)
+	}
+	for _, s := range p.g.File.Sources {
+		if s.MQTT != nil && s.MQTT.QoS == 2 && s.ID == "" {
+			check("source "+s.Name, s.MQTT.Broker, "may send a message again as a new one, at QoS 2 too; name an id")
+		}
+	}
+	for _, s := range p.g.File.Sinks {
+		if s.MQTT != nil && s.MQTT.QoS == 2 {
+			check("sink "+s.Name, s.MQTT.Broker,
+				"may lose a message of QoS 2 when that agent is killed; use qos: 1, with {channel} and {number} in the payload to tell repeats")
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ type planner struct {
 	// instances of each source and operator; those of nodes with the same placement correspond.
 	instances [][]instance
 	chained   []bool          // by node
-	forgetful map[string]bool // sources of QoS 2 without id, by name, at a broker that forgets packet identifiers
+	forgetful map[string]bool // "source NAME" or "sink NAME" of QoS 2 whose broker is the one inside an agent
 	// streams remembers where channels start until all tasks are there.
 	streams []stream
 	plan    *Physical

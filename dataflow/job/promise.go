@@ -2,16 +2,16 @@ package job
 
 import "strings"
 
-// promises says, for every source, the state and every sink, how often a record counts. Sources named in forgetful
-// have a broker that forgets packet identifiers.
+// promises says, for every source, the state and every sink, how often a record counts. Forgetful are
+// those of QoS 2, such as "source x", whose broker is the one inside an agent.
 func promises(g *Graph, forgetful map[string]bool) []Promise {
 	var all []Promise
 	for _, s := range g.File.Sources {
-		all = append(all, sourcePromise(s, forgetful[s.Name]))
+		all = append(all, sourcePromise(s, forgetful["source "+s.Name]))
 	}
 	all = append(all, statePromise(g.File.Checkpoint))
 	for _, s := range g.File.Sinks {
-		all = append(all, sinkPromise(s))
+		all = append(all, sinkPromise(s, forgetful["sink "+s.Name]))
 	}
 	return all
 }
@@ -59,7 +59,7 @@ func statePromise(c Checkpoint) Promise {
 	return p
 }
 
-func sinkPromise(s Sink) Promise {
+func sinkPromise(s Sink, forgetful bool) Promise {
 	p := Promise{Of: "sink " + s.Name}
 	template := ""
 	switch {
@@ -69,7 +69,9 @@ func sinkPromise(s Sink) Promise {
 		if s.MQTT.QoS == 0 {
 			p.Level, p.Reason = Unsure, "at QoS 0 the broker acknowledges nothing, so a message may be lost on the way or sent again"
 		}
-		if s.MQTT.QoS == 2 {
+		if s.MQTT.QoS == 2 && forgetful {
+			p.Level, p.Reason = AtMost, "the broker inside an agent loses what is being released to it at QoS 2 when that agent is killed; QoS 1 loses nothing"
+		} else if s.MQTT.QoS == 2 {
 			p.Level, p.Reason = Exactly, "each message's handshake goes on where a cut or a kill has left it, as long as the broker keeps its session"
 		}
 	case s.File != nil:

@@ -60,6 +60,10 @@
 // same text would be: no client can tell, and no setting changes it (TestServerForgetsIdentifiers). Name an id there.
 // What looks like such a repeat is taken, and counted ([SourceStatus].Renamed).
 //
+// To that server publish at QoS 1, sinks too. On PUBREL it stores a message for those who get it and deletes the copy that
+// it held, without an order between both: if it is killed in between, PUBREL comes again, is answered, and the message is
+// gone (TestServerLosesWhatIsReleased). At QoS 1 it acknowledges what is on disk.
+//
 // Mosquitto 2.0.11 sends PUBLISH again, with DUP, for messages that it has sent PUBREL for, when a connection
 // is lost as soon as it has been made; a broker must not (4.3.3). The identifier is free then, and a broker
 // that keeps to the protocol would mean another message, so it is taken: an id field recognises it.
