@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -33,12 +34,20 @@ func (c *chain) open(ctx context.Context, ops Operators, state StateReader, olde
 		spec.Operator.Fresh = spec.Operator.Fresh && older
 		op, err := ops.New(ctx, spec.Operator, stateOf(i, state))
 		if err != nil {
-			return fmt.Errorf("operator %s: %w", spec.Operator.Name, err)
+			return ofOperator(spec.Operator.Name, err)
 		}
 		c.ops = append(c.ops, op)
 		c.out = append(c.out, opOutput{make([][]byte, len(spec.Outputs)), make([]int, len(spec.Outputs))})
 	}
 	return nil
+}
+
+// ofOperator names the operator that an error is of, unless the error does.
+func ofOperator(name string, err error) error {
+	if strings.HasPrefix(err.Error(), "operator "+name+": ") {
+		return err
+	}
+	return fmt.Errorf("operator %s: %w", name, err)
 }
 
 func (c *chain) close() error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -145,9 +146,9 @@ func (p *program) printOperators(ops []api.Operator, asJSON bool) error {
 	if asJSON {
 		return p.printJSON(ops)
 	}
-	t := newTable("NAME", "VERSION", "SIZE", "MEMORY", "GLOBALS", "SIGNATURES", "PUSHED", "DIGEST")
+	t := newTable("NAME", "VERSION", "SIZE", "MEMORY", "GLOBALS", "SIGNATURES", "PUSHED", "USED BY", "DIGEST")
 	for _, o := range ops {
-		t.add(o.Name, o.Version, bytesText(o.Bytes), bytesText(o.MemoryBytes), o.Globals, o.Signatures, timeText(o.Pushed), o.Digest)
+		t.add(o.Name, o.Version, bytesText(o.Bytes), bytesText(o.MemoryBytes), o.Globals, o.Signatures, timeText(o.Pushed), cmp.Or(strings.Join(o.UsedBy, ","), "no job"), o.Digest)
 	}
 	return t.print(p.stdout)
 }

@@ -38,8 +38,12 @@ func (p *program) printStatus(s api.Status) error {
 	fmt.Fprintf(w, "%s: %s, version %s, start %d at %s\n", plain(s.Agent.Name), ready, plain(s.Agent.Version), s.Agent.Starts, timeText(s.Agent.Started))
 	fmt.Fprintf(w, "labels: %s\n", plain(labelText(s.Agent.Labels)))
 	fmt.Fprintf(w, "listens: http %s, nats %s, mqtt %s\n", plain(s.Agent.Addresses.HTTP), plain(s.Agent.Addresses.NATS), plain(s.Agent.Addresses.MQTT))
-	fmt.Fprintf(w, "store: %s, log %s of %s, snapshots %s, written %s, %s an hour\n", plain(s.Store.Dir),
-		bytesText(s.Store.LogBytes), bytesText(s.Store.LogBudgetBytes), bytesText(s.Store.SnapshotBytes), bytesText(s.Store.WrittenBytes), bytesText(int64(s.Store.WrittenPerHour)))
+	fmt.Fprintf(w, "store: %s, log %s of %s, snapshots %s, written %s", plain(s.Store.Dir),
+		bytesText(s.Store.LogBytes), bytesText(s.Store.LogBudgetBytes), bytesText(s.Store.SnapshotBytes), bytesText(s.Store.WrittenBytes))
+	if s.Store.WrittenPerHour > 0 { // 0: too early to say
+		fmt.Fprintf(w, ", %s an hour", bytesText(int64(s.Store.WrittenPerHour)))
+	}
+	fmt.Fprintln(w)
 	if s.Store.LogHoursLeft > 0 {
 		fmt.Fprintf(w, "if the hub cannot be reached, the log is full in %.1f hours, at %s an hour\n", s.Store.LogHoursLeft, bytesText(int64(s.Store.LogPerHour)))
 	}

@@ -9,7 +9,9 @@ type Operator struct {
 	Digest  string    `json:"digest"` // "sha256:…"
 	Bytes   int64     `json:"bytes"`
 	Pushed  time.Time `json:"pushed"`
-	Unused  bool      `json:"unused"` // no job names it
+	Unused  bool      `json:"unused"` // no job needs it
+	// UsedBy are the jobs that need its module: for what they run, or to go back to.
+	UsedBy []string `json:"used_by,omitempty"`
 	// Imports are the host functions that the module asks for.
 	Imports []string `json:"imports"`
 	// Globals is how many mutable globals the host captures; MemoryBytes is its initial memory.

@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// Pace of the account of what is written to disk: rates are over the last hour, or since the start.
+// Pace of the account of what is written to disk: rates are over the last hour, or since the first reading. What is
+// written at the start, once, is no rate.
 const (
 	meterEvery = 10 * time.Second
 	meterFor   = 360 // readings
+	meterLeast = time.Minute
 )
 
 // diskMeter remembers how much had been written when.
@@ -34,18 +36,16 @@ func (m *diskMeter) add(r diskReading) {
 	}
 }
 
-// perHour is how many bytes are written in an hour, in all and to the input log, from the oldest reading to now.
+// perHour is how many bytes are written in an hour, in all and to the input log, from the oldest reading to now; 0 where
+// that is too short a time to say.
 func (m *diskMeter) perHour(now diskReading) (all, log float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var from diskReading
-	if len(m.readings) > 0 {
-		from = m.readings[0]
-	}
-	hours := (now.at - from.at).Hours()
-	if hours <= 0 {
+	if len(m.readings) == 0 || now.at-m.readings[0].at < meterLeast {
 		return 0, 0
 	}
+	from := m.readings[0]
+	hours := (now.at - from.at).Hours()
 	return float64(now.all-from.all) / hours, float64(now.log-from.log) / hours
 }
 

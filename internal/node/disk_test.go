@@ -12,9 +12,14 @@ func TestDiskMeter(t *testing.T) {
 	if all, log := m.perHour(diskReading{}); all != 0 || log != 0 {
 		t.Errorf("at the start: %v, %v", all, log)
 	}
-	if all, log := m.perHour(diskReading{30 * time.Minute, 1000, 100}); all != 2000 || log != 200 {
-		t.Errorf("without readings, since the start: %v, %v", all, log)
+	m.add(diskReading{10 * time.Second, 5000, 500}) // that was the start
+	if all, log := m.perHour(diskReading{time.Minute, 6000, 600}); all != 0 || log != 0 {
+		t.Errorf("too early to say: %v, %v", all, log)
 	}
+	if all, log := m.perHour(diskReading{30*time.Minute + 10*time.Second, 6000, 600}); all != 2000 || log != 200 {
+		t.Errorf("since the first reading: %v, %v", all, log)
+	}
+	m.readings = nil
 	for i := range meterFor + 100 {
 		m.add(diskReading{time.Duration(i) * time.Hour, int64(i) * 500, int64(i) * 50})
 	}

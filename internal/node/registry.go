@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"sort"
 	"strings"
 
@@ -124,17 +125,22 @@ func (a *Agent) operatorRecord(ctx context.Context, name, version string) (*oper
 }
 
 func (a *Agent) operator(rec operatorRecord) api.Operator {
-	used := false
+	var used []string
 	for _, h := range a.hosted() {
-		job := h.record()
-		for _, digest := range job.Modules {
-			used = used || digest == rec.Digest && job.State != jobDeleted
+		if job := h.record(); job.needs(rec.Digest) {
+			used = append(used, job.Name)
 		}
 	}
+	slices.Sort(used)
 	return api.Operator{
 		Name: rec.Name, Version: rec.Version, Digest: rec.Digest, Bytes: rec.Bytes, Pushed: millis(rec.PushedMS),
-		Unused: !used, Signatures: len(rec.Signatures), Imports: append([]string{}, rec.Imports...), Globals: rec.Globals, MemoryBytes: rec.MemoryBytes,
+		Unused: len(used) == 0, UsedBy: used, Signatures: len(rec.Signatures), Imports: append([]string{}, rec.Imports...), Globals: rec.Globals, MemoryBytes: rec.MemoryBytes,
 	}
+}
+
+// needs says whether the job may need a module: for what it runs or has run since it was drained, or for what comes next.
+func (r jobRecord) needs(digest string) bool {
+	return r.State != jobDeleted && (slices.Contains(r.digests(), digest) || r.Next != nil && r.Next.needs(digest))
 }
 
 // Operators implements [web.Operators].

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,10 +65,16 @@ func TestWhatOperatorsRefuseIsSaidBefore(t *testing.T) {
 			t.Errorf("validate with %s: %v", c.config, err)
 		}
 	}
+	if ops, err := a.client.Operator(t.Context(), "window"); err != nil || len(ops) != 1 || !ops[0].Unused {
+		t.Errorf("used by no job: %+v, %v", ops, err)
+	}
 	if jobs, err := a.client.Jobs(t.Context()); err != nil || len(jobs) != 0 {
 		t.Errorf("stored: %+v, %v", jobs, err)
 	}
 	a.mustApply(f.windowed("window@1", ", time: arrival", "size: 10s, lateness: 1s"))
+	if ops, err := a.client.Operator(t.Context(), "window"); err != nil || len(ops) != 1 || ops[0].Unused || !slices.Equal(ops[0].UsedBy, []string{"lines"}) {
+		t.Errorf("used by: %+v, %v", ops, err)
+	}
 	if file, err := job.Parse("job.yaml", []byte(f.windowed("./window.wasm", ", time: arrival", "size: 10s"))); err != nil {
 		t.Fatal(err)
 	} else if err := node.TryFiles(t.Context(), file, map[string]string{"./window.wasm": path}); err != nil {
