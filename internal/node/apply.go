@@ -33,7 +33,7 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 	}
 	old, err := a.jobRecord(ctx, file.Name)
 	if err != nil && !errors.Is(err, wnats.ErrNotFound) {
-		return nil, nil, nil, api.Unavailable("", "%v", err)
+		return nil, nil, nil, controlPlaneAway(err)
 	}
 	var previous *job.Physical
 	gen := abs.Generation(1)
@@ -92,7 +92,7 @@ func (a *Agent) resolve(ctx context.Context, file *job.File, src api.JobSource) 
 			continue
 		}
 		if err != nil {
-			return nil, api.Unavailable("", "%v", err)
+			return nil, controlPlaneAway(err)
 		}
 		modules[op.WASM] = rec.Digest
 	}

@@ -288,6 +288,11 @@ func (a *Agent) inTouch(ctx context.Context) error {
 	return nil
 }
 
+// controlPlaneAway says that what is kept on the hub cannot be read or changed now.
+func controlPlaneAway(err error) error {
+	return api.Unavailable("agent status shows the link; what runs goes on without it", "the control plane, which is on the hub, does not answer (%v)", err)
+}
+
 func (a *Agent) jobRecord(ctx context.Context, name string) (*jobRecord, error) {
 	e, err := a.conn.KV(wnats.Jobs).Get(ctx, wnats.Key(name))
 	if err != nil {

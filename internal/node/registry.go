@@ -102,7 +102,7 @@ func (a *Agent) PushOperator(ctx context.Context, name, version string, module i
 	if errors.Is(err, wnats.ErrConflict) {
 		have, err := a.operatorRecord(ctx, name, version)
 		if err != nil {
-			return api.Operator{}, api.Unavailable("", "%v", err)
+			return api.Operator{}, controlPlaneAway(err)
 		}
 		if have.Digest != rec.Digest {
 			return api.Operator{}, api.Conflict("push it under another version", "operator %s@%s exists with other bytes (%s); versions are immutable", name, version, have.Digest)
@@ -161,7 +161,7 @@ func (a *Agent) operators(ctx context.Context, prefix string) ([]api.Operator, e
 	}
 	entries, err := a.conn.KV(wnats.Operators).List(ctx, prefix)
 	if err != nil {
-		return nil, api.Unavailable("", "%v", err)
+		return nil, controlPlaneAway(err)
 	}
 	out := []api.Operator{}
 	for _, e := range entries {

@@ -97,7 +97,7 @@ func (a *Agent) SignOperator(ctx context.Context, name, version, signature strin
 			return api.Operator{}, api.NotFound("push it first", "there is no operator %s@%s", name, version)
 		}
 		if err != nil {
-			return api.Operator{}, api.Unavailable("", "%v", err)
+			return api.Operator{}, controlPlaneAway(err)
 		}
 		var rec operatorRecord
 		if err := json.Unmarshal(e.Value, &rec); err != nil {

@@ -335,7 +335,7 @@ func (a *Agent) markMigrating(ctx context.Context, was, is *job.Physical) error 
 			}
 			ok, err := a.migrates(ctx, o.Digest, v.Digest)
 			if err != nil {
-				return api.Unavailable("", "%v", err)
+				return controlPlaneAway(err)
 			}
 			if ok {
 				names = append(names, v.Name)
