@@ -92,8 +92,9 @@ func (o *oracle) serving(r *taskRun, g dataflow.Grant, take func() error) error 
 	return take()
 }
 
-// recovered: a task is only rewound for numbers that a stream has lost. One that has just been restored
-// for a reason of its own may be rewound also for what its receiver has not yet read.
+// recovered: a task is only rewound for numbers that a stream has lost, or has only where its receiver cannot use
+// them. One that has just been restored for a reason of its own may be rewound also for what its receiver has not yet
+// read.
 func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 	if o.restore != nil {
 		return // from an old checkpoint, with all streams empty
@@ -110,7 +111,7 @@ func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 	c := o.w.topo.channels[g.Channel]
 	lost := o.w.streams[c.to.id].lost[g.Channel]
 	unread := r.restored != 0 && o.w.now-r.restored < settling && o.w.streams[c.to.id].has(g.Channel, g.Next)
-	if g.Next > lost && !unread {
+	if g.Next > lost && !unread && !o.w.streams[c.to.id].stopsAt(g.Channel, g.Next) {
 		o.w.fail("%s is rewound for number %d of channel %s, of which the stream has lost nothing beyond %d", r.r.t.id, g.Next, c.id, lost)
 	}
 }

@@ -87,6 +87,20 @@ func (s *stream) has(channel int, n abs.Seq) bool {
 	return slices.ContainsFunc(s.frames, func(f stored) bool { return f.channel == channel && f.first <= n && n <= f.last })
 }
 
+// stopsAt says whether one reading of the stream, by a receiver that may have any lower number already, ends before a
+// number: it is not there, or only before lower ones, which were sent again by a sender that ended in the midst of it.
+func (s *stream) stopsAt(channel int, n abs.Seq) bool {
+	read := func(from abs.Seq) abs.Seq {
+		for _, f := range s.frames {
+			if f.channel == channel && f.first <= from && from <= f.last {
+				from = f.last + 1
+			}
+		}
+		return from
+	}
+	return slices.ContainsFunc(s.frames, func(f stored) bool { return f.channel == channel && f.first < n && read(f.first) == n })
+}
+
 // reader is the input that reads the stream, if its agent runs.
 func (s *stream) reader() *input {
 	if r := s.w.agent(s.t.agent).runner(s.t); r != nil && r.run != nil {
