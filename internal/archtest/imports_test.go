@@ -25,7 +25,7 @@ type rule struct {
 }
 
 // adapters bind the outside: a library, a server, a disk.
-var adapters = []string{"storage", "wasmops", "transport/mqtt", "transport/nats", "transport/local"}
+var adapters = []string{"storage", "wasmops", "transport/mqtt", "transport/nats", "transport/local", "transport/direct"}
 
 var rules = []rule{
 	{under: "abs",
@@ -49,6 +49,8 @@ var rules = []rule{
 	{under: "transport/mqtt", may: []string{"abs", "dataflow", "github.com/eclipse/paho.mqtt.golang", "github.com/tidwall/gjson", "github.com/zeebo/xxh3"},
 		reason: "an adapter imports the contracts and its own library, never another adapter"},
 	{under: "transport/nats", may: []string{"abs", "dataflow", "github.com/nats-io"},
+		reason: "an adapter imports the contracts and its own library, never another adapter"},
+	{under: "transport/direct", may: []string{"abs", "dataflow"},
 		reason: "an adapter imports the contracts and its own library, never another adapter"},
 	{under: "transport/local", may: []string{"abs", "dataflow", "github.com/tidwall/gjson"},
 		reason: "an adapter imports the contracts and its own library, never another adapter"},

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/web"
 	"github.com/weir-stream/weir/storage"
+	"github.com/weir-stream/weir/transport/direct"
 	wnats "github.com/weir-stream/weir/transport/nats"
 	"github.com/weir-stream/weir/wasmops"
 )
@@ -56,7 +57,8 @@ type Agent struct {
 
 	server  *wnats.Server // nil: none
 	conn    *wnats.Conn
-	streams dataflow.Streams
+	streams dataflow.Streams // through NATS
+	within  dataflow.Streams // between tasks of this agent
 	httpAt  string
 
 	life       context.Context // of everything that runs
@@ -352,6 +354,7 @@ func (a *Agent) openNATS() error {
 	}
 	a.conn = c
 	a.streams = c.Streams(wnats.StreamOptions{Bytes: streamBytes})
+	a.within = direct.New(direct.Options{Bytes: streamBytes, Log: a.log})
 	return nil
 }
 

@@ -593,12 +593,13 @@ func lost(err error) bool {
 
 // openStreams opens the ends of the task's channels.
 func (r *runner) openStreams(ctx context.Context, spec dataflow.TaskSpec, env *dataflow.Env) error {
+	streams := newHops(r.rec.Plan, r.a.within, r.a.streams)
 	if len(spec.Inputs) > 0 {
 		var channels []int
 		for _, c := range spec.Inputs {
 			channels = append(channels, c.Index)
 		}
-		in, err := r.a.streams.OpenInput(ctx, r.rec.Name, r.rec.Generation, r.task.ID, channels)
+		in, err := streams.OpenInput(ctx, r.rec.Name, r.rec.Generation, r.task.ID, channels)
 		if err != nil {
 			return fmt.Errorf("open input stream: %w", err)
 		}
@@ -613,7 +614,7 @@ func (r *runner) openStreams(ctx context.Context, spec dataflow.TaskSpec, env *d
 	if len(to) == 0 {
 		return nil
 	}
-	out, err := r.a.streams.OpenOutput(ctx, r.rec.Name, r.rec.Generation, to)
+	out, err := streams.OpenOutput(ctx, r.rec.Name, r.rec.Generation, to)
 	if err != nil {
 		closeStreams(*env)
 		return fmt.Errorf("open output channels: %w", err)

@@ -1,59 +1,24 @@
 package nats
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/streamtest"
 )
 
-func TestFramesArriveInOrderOfEachSender(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	const senders, frames = 4, 200
-	to := map[int]abs.TaskID{}
-	var channels []int
-	for c := range senders {
-		to[c] = "sum/0"
-		channels = append(channels, c)
-	}
-	in := openInput(t, s, "sum/0", channels...)
-	wantDrained(t, in) // of an empty stream, at once
-	var wg sync.WaitGroup
-	for c := range senders {
-		out := openOutput(t, s, to)
-		wg.Go(func() {
-			var taken sync.WaitGroup
-			for n := range frames {
-				taken.Add(1)
-				out.Send(c, []byte(frameName(n)), func(err error) {
-					if err != nil {
-						t.Errorf("frame %d of channel %d: %v", n, c, err)
-					}
-					taken.Done()
-				})
-				if n%50 == 49 {
-					taken.Wait()
-				}
-			}
-		})
-	}
-	next := make([]int, senders)
-	var lastSeq uint64
-	for range senders * frames {
-		d := receive(t, in)
-		if string(d.Frame) != frameName(next[d.Channel]) || d.Seq <= lastSeq {
-			t.Fatalf("channel %d: got %q at %d after %d, want %q", d.Channel, d.Frame, d.Seq, lastSeq, frameName(next[d.Channel]))
-		}
-		next[d.Channel]++
-		lastSeq = d.Seq
-	}
-	wg.Wait()
+func TestContract(t *testing.T) {
+	streamtest.Run(t, streamtest.Kind{
+		Open: func(t testing.TB, channelFrames int) dataflow.Streams {
+			return inProcess(t).Streams(StreamOptions{ChannelFrames: int64(channelFrames)})
+		},
+		Full: ErrFull, Unavailable: ErrUnavailable, Lost: ErrLost, Ended: ErrClosed,
+	})
 }
 
 // One pull at a time is under way: more would bring more than a reader that is slow has room for.
@@ -112,123 +77,6 @@ func TestPullsFollowEachOther(t *testing.T) {
 	if most := frames/pullBatch + 1; own < frames/pullBatch || own > most {
 		t.Errorf("%d pulls for %d frames, want at most %d", own, frames, most)
 	}
-}
-
-func TestRereadStartsAgainFromTheBeginning(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	in := openInput(t, s, "t", 0, 1)
-	wantDrained(t, in)
-	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
-	for n := range 20 {
-		if err := sendOne(t, out, n%2, frameName(n)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 3 { // what lies in the queue does not come again after Reread
-		wantFrame(t, in, 0, frameName(0))
-		wantFrame(t, in, 1, frameName(1))
-		in.Reread()
-	}
-	for n := range 20 {
-		wantFrame(t, in, n%2, frameName(n))
-	}
-	wantDrained(t, in)
-	if err := sendOne(t, out, 0, "after"); err != nil {
-		t.Fatal(err)
-	}
-	wantFrame(t, in, 0, "after")
-}
-
-func TestPurgeTakesOneChannelUpToAFrame(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	in := openInput(t, s, "t", 0, 1)
-	wantDrained(t, in)
-	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
-	var at uint64
-	for n := range 6 {
-		if err := sendOne(t, out, n%2, frameName(n)); err != nil {
-			t.Fatal(err)
-		}
-		if d := wantFrame(t, in, n%2, frameName(n)); n == 2 {
-			at = d.Seq
-		}
-	}
-	if err := in.Purge(testContext(t), 0, at); err != nil {
-		t.Fatal(err)
-	}
-	if err := in.Purge(testContext(t), 0, at+100); !errors.Is(err, ErrLost) {
-		t.Fatalf("purge beyond what was delivered: %v", err)
-	}
-	in.Reread()
-	wantFrame(t, in, 1, frameName(1))
-	wantFrame(t, in, 1, frameName(3))
-	wantFrame(t, in, 0, frameName(4))
-	wantFrame(t, in, 1, frameName(5))
-	wantDrained(t, in)
-}
-
-// A stream whose last frames have been purged must still be found to be at its end.
-func TestDrainedWhenTheEndHasBeenPurged(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	in := openInput(t, s, "t", 0, 1)
-	wantDrained(t, in)
-	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
-	var last dataflow.Delivery
-	for n := range 4 {
-		if err := sendOne(t, out, n/3, frameName(n)); err != nil {
-			t.Fatal(err)
-		}
-		last = wantFrame(t, in, n/3, frameName(n))
-	}
-	if err := in.Purge(testContext(t), 1, last.Seq); err != nil {
-		t.Fatal(err)
-	}
-	in.Reread()
-	for n := range 3 {
-		wantFrame(t, in, 0, frameName(n))
-	}
-	wantDrained(t, in)
-}
-
-func TestFullChannelRefusesAndOthersGoOn(t *testing.T) {
-	c := inProcess(t)
-	s := c.Streams(StreamOptions{ChannelFrames: 3})
-	in := openInput(t, s, "t", 0, 1)
-	wantDrained(t, in)
-	out := openOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
-	var last dataflow.Delivery
-	for n := range 3 {
-		if err := sendOne(t, out, 0, frameName(n)); err != nil {
-			t.Fatal(err)
-		}
-		last = wantFrame(t, in, 0, frameName(n))
-	}
-	if err := sendOne(t, out, 0, "too many"); !errors.Is(err, ErrFull) {
-		t.Fatalf("got %v, want ErrFull", err)
-	}
-	if err := sendOne(t, out, 1, "other"); err != nil {
-		t.Fatal(err)
-	}
-	wantFrame(t, in, 1, "other")
-	if err := in.Purge(testContext(t), 0, last.Seq-1); err != nil {
-		t.Fatal(err)
-	}
-	if err := sendOne(t, out, 0, "again"); err != nil {
-		t.Fatal(err)
-	}
-	wantFrame(t, in, 0, "again")
-}
-
-func TestSendBeforeTheStreamExists(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
-	if err := sendOne(t, out, 0, "early"); !errors.Is(err, ErrUnavailable) {
-		t.Fatalf("got %v, want ErrUnavailable", err)
-	}
-	in := openInput(t, s, "t", 0)
-	wantDrained(t, in)
-	sendUntilTaken(t, out, 0, "now")
-	wantFrame(t, in, 0, "now")
 }
 
 // A network that hangs must not hang the task: what is too much is refused, and all is told in the end.
@@ -425,43 +273,6 @@ func TestStreamsWithoutServer(t *testing.T) {
 	wantFrame(t, in, 0, "one")
 }
 
-func TestGrantsAndAsks(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	in := openInput(t, s, "t", 3, 7)
-	wantDrained(t, in)
-	out := openOutput(t, s, map[int]abs.TaskID{3: "t", 7: "t"})
-	out.Ask()
-	select {
-	case <-in.Asked():
-	case <-time.After(patience):
-		t.Fatal("not asked")
-	}
-	want := dataflow.Grant{Channel: 3, Incarnation: 9, Next: 1000, Sum: 77, Window: 1 << 18, Rewind: true}
-	for n := range 1000 { // only the newest of each channel counts
-		g := want
-		g.Next = abs.Seq(n + 1)
-		in.Grant(g)
-	}
-	other := dataflow.Grant{Channel: 7, Next: 1}
-	in.Grant(other)
-	in.Grant(dataflow.Grant{Channel: 8}) // not ours
-	newest := map[int]dataflow.Grant{}
-	for deadline := time.After(patience); newest[3] != want || newest[7] != other; {
-		select {
-		case g := <-out.Grants():
-			newest[g.Channel] = g
-		case <-time.After(firstBackoff): // grants may be lost, and are repeated
-			in.Grant(want)
-			in.Grant(other)
-		case <-deadline:
-			t.Fatalf("got %+v", newest)
-		}
-	}
-	if len(newest) != 2 {
-		t.Errorf("got %+v", newest)
-	}
-}
-
 func TestListAndDeleteStreams(t *testing.T) {
 	s := inProcess(t).Streams(StreamOptions{})
 	ctx := testContext(t)
@@ -494,22 +305,5 @@ func TestListAndDeleteStreams(t *testing.T) {
 	}
 	if err := s.DeleteStream(ctx, "none"); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestInputClosesDeliveries(t *testing.T) {
-	s := inProcess(t).Streams(StreamOptions{})
-	in, err := s.OpenInput(context.Background(), "job", 1, "t", []int{0})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in.Close()
-	for range in.Deliveries() {
-	}
-	in.Reread() // must not hang
-	out := openOutput(t, s, map[int]abs.TaskID{0: "t"})
-	out.Close()
-	if err := sendOne(t, out, 0, "late"); !errors.Is(err, ErrClosed) {
-		t.Errorf("got %v, want ErrClosed", err)
 	}
 }

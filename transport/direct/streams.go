@@ -1,0 +1,288 @@
+package direct
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+)
+
+// Errors that callers may branch on.
+var (
+	// ErrFull says that a limit of the stream has been reached.
+	ErrFull = errors.New("the stream is full")
+	// ErrUnavailable says that the receiver has not opened its stream yet.
+	ErrUnavailable = errors.New("the receiver has not opened its stream")
+	// ErrLost says that a place of another stream was named.
+	ErrLost = errors.New("the place is not of this stream")
+	// ErrClosed says that the output is closed.
+	ErrClosed = errors.New("the output is closed")
+)
+
+// DefaultChannelFrames is how many frames a stream takes per channel, if [Options] do not say. It is a backstop, far
+// above what credit lets lie there; the steady bound is the purge after each counting checkpoint.
+const DefaultChannelFrames = 1 << 16
+
+// Options limit each stream.
+type Options struct {
+	ChannelFrames int // per channel; 0: [DefaultChannelFrames]
+	Bytes         int // of all frames; 0: no limit
+	Log           *slog.Logger
+}
+
+// Streams are the streams of one process.
+type Streams struct {
+	opt Options
+
+	mu      sync.Mutex
+	streams map[name]*stream
+}
+
+var _ dataflow.Streams = (*Streams)(nil)
+
+// New returns streams of which none is open.
+func New(opt Options) *Streams {
+	opt.ChannelFrames = cmp.Or(opt.ChannelFrames, DefaultChannelFrames)
+	return &Streams{opt: opt, streams: map[name]*stream{}}
+}
+
+type name struct {
+	job  string
+	gen  abs.Generation
+	task abs.TaskID
+}
+
+// hold returns the stream of a name for one more end, for each of which drop is called once.
+func (s *Streams) hold(n name) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.streams[n]
+	if st == nil {
+		st = &stream{name: n, opt: s.opt, lanes: map[int]*lane{}, senders: map[int]*output{}}
+		s.streams[n] = st
+	}
+	st.ends++
+	return st
+}
+
+func (s *Streams) drop(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.ends--; st.ends == 0 {
+		delete(s.streams, st.name)
+	}
+}
+
+// OpenInput opens a task's input stream, which one input may have open at a time. Frames of channels that are not
+// named are dropped.
+func (s *Streams) OpenInput(_ context.Context, job string, gen abs.Generation, task abs.TaskID, channels []int) (dataflow.Input, error) {
+	st := s.hold(name{job, gen, task})
+	in := newInput(s, st, channels)
+	if !st.open(in) {
+		s.drop(st)
+		return nil, fmt.Errorf("input of %s: it is open already", task)
+	}
+	go in.run()
+	return in, nil
+}
+
+// OpenOutput opens a task's output channels.
+func (s *Streams) OpenOutput(_ context.Context, job string, gen abs.Generation, to map[int]abs.TaskID) (dataflow.Output, error) {
+	o := newOutput(s)
+	for channel, task := range to {
+		st := s.hold(name{job, gen, task})
+		o.streams[channel] = st
+		st.attach(channel, o)
+	}
+	o.wg.Go(o.run)
+	return o, nil
+}
+
+// stream is what lies between the ends of a task's channels. All frames are in one list, in order of arrival, and
+// those of a channel in one of its own, so that both reading and purging take time for what they take only.
+type stream struct {
+	name name
+	opt  Options
+	ends int // open, guarded by the mutex of Streams
+
+	mu          sync.Mutex
+	made        bool // an input has been opened; before, nothing is taken
+	first, last *entry
+	lanes       map[int]*lane // by channel
+	bytes       int
+	seq         uint64 // of the last frame ever taken
+	in          *input
+	senders     map[int]*output // by channel
+	free        *entry          // entries to be used again, linked by next
+	spare       int             // how many
+}
+
+// entry is a frame in the stream.
+type entry struct {
+	prev, next *entry
+	behind     *entry // the channel's next one
+	channel    int
+	seq        uint64
+	frame      []byte
+}
+
+// lane is the frames of one channel.
+type lane struct {
+	first, last *entry
+	count       int
+}
+
+// maxSpare bounds the entries that are kept for frames to come.
+const maxSpare = 1024
+
+func (st *stream) open(in *input) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.in != nil {
+		return false
+	}
+	st.made, st.in = true, in
+	in.begin()
+	return true
+}
+
+// leave detaches an input: nothing is delivered to it from outside any more.
+func (st *stream) leave() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.in = nil
+}
+
+func (st *stream) attach(channel int, o *output) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.senders[channel] = o
+}
+
+func (st *stream) detach(channel int, o *output) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.senders[channel] == o {
+		delete(st.senders, channel)
+	}
+}
+
+func (st *stream) sender(channel int) *output {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.senders[channel]
+}
+
+// ask tells the receiver that a sender wants grants.
+func (st *stream) ask() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.in != nil {
+		signal(st.in.asked)
+	}
+}
+
+// put adds a copy of a frame.
+func (st *stream) put(channel int, frame []byte) error {
+	own := append([]byte(nil), frame...) // not cleared first, unlike that of make
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	l := st.lanes[channel]
+	if l == nil {
+		l = &lane{}
+		st.lanes[channel] = l
+	}
+	switch {
+	case !st.made:
+		return ErrUnavailable
+	case l.count >= st.opt.ChannelFrames:
+		return fmt.Errorf("%w: it has %d frames of channel %d", ErrFull, l.count, channel)
+	case st.opt.Bytes > 0 && st.bytes+len(own) > st.opt.Bytes:
+		return fmt.Errorf("%w: it has %d bytes of at most %d", ErrFull, st.bytes, st.opt.Bytes)
+	}
+	st.seq++
+	e := st.entry()
+	e.channel, e.seq, e.frame = channel, st.seq, own
+	st.link(l, e)
+	if st.in != nil {
+		st.in.arrived(e)
+	}
+	return nil
+}
+
+func (st *stream) entry() *entry {
+	e := st.free
+	if e == nil {
+		return &entry{}
+	}
+	st.free, e.next = e.next, nil
+	st.spare--
+	return e
+}
+
+func (st *stream) link(l *lane, e *entry) {
+	if st.last == nil {
+		st.first = e
+	} else {
+		st.last.next, e.prev = e, st.last
+	}
+	st.last = e
+	if l.last == nil {
+		l.first = e
+	} else {
+		l.last.behind = e
+	}
+	l.last = e
+	l.count++
+	st.bytes += len(e.frame)
+}
+
+// purge removes a channel's frames up to and including the one at seq.
+func (st *stream) purge(channel int, seq uint64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	l := st.lanes[channel]
+	for l != nil && l.first != nil && l.first.seq <= seq {
+		st.unlink(l)
+	}
+}
+
+// unlink removes a channel's first frame.
+func (st *stream) unlink(l *lane) {
+	e := l.first
+	if l.first = e.behind; l.first == nil {
+		l.last = nil
+	}
+	l.count--
+	st.bytes -= len(e.frame)
+	if e.prev == nil {
+		st.first = e.next
+	} else {
+		e.prev.next = e.next
+	}
+	if e.next == nil {
+		st.last = e.prev
+	} else {
+		e.next.prev = e.prev
+	}
+	if st.in != nil && st.in.next == e {
+		st.in.next = e.next
+	}
+	*e = entry{}
+	if st.spare < maxSpare {
+		e.next, st.free = st.free, e
+		st.spare++
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

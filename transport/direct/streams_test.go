@@ -1,0 +1,193 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
+	"github.com/weir-stream/weir/dataflow/streamtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(opt Options) *Streams {
+	opt.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	return New(opt)
+}
+
+func TestContract(t *testing.T) {
+	streamtest.Run(t, streamtest.Kind{
+		Open: func(_ testing.TB, channelFrames int) dataflow.Streams {
+			return open(Options{ChannelFrames: channelFrames})
+		},
+		Full: ErrFull, Unavailable: ErrUnavailable, Lost: ErrLost, Ended: ErrClosed,
+	})
+}
+
+func TestBytesAreBounded(t *testing.T) {
+	s := open(Options{Bytes: 25})
+	in := streamtest.OpenInput(t, s, "t", 0)
+	streamtest.WantDrained(t, in)
+	out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t"})
+	for range 5 {
+		if err := streamtest.SendOne(t, out, 0, "12345678901"); err != nil {
+			t.Fatal(err)
+		}
+		first := streamtest.WantFrame(t, in, 0, "12345678901")
+		if err := streamtest.SendOne(t, out, 0, "123456789012345"); !errors.Is(err, ErrFull) {
+			t.Fatalf("got %v, want %v", err, ErrFull)
+		}
+		if err := in.Purge(t.Context(), 0, first.Seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whatever the order in which ends are closed, nothing is kept when the last one is, and a stream that is opened
+// later begins empty.
+func TestStreamEndsWithItsLastEnd(t *testing.T) {
+	s := open(Options{})
+	to := map[int]abs.TaskID{0: "t", 1: "u"}
+	for _, inputFirst := range []bool{true, false} {
+		in := streamtest.OpenInput(t, s, "t", 0)
+		out := streamtest.OpenOutput(t, s, to)
+		streamtest.WantDrained(t, in)
+		if err := streamtest.SendOne(t, out, 0, "one"); err != nil {
+			t.Fatal(err)
+		}
+		d := streamtest.WantFrame(t, in, 0, "one")
+		if inputFirst {
+			in.Close()
+			out.Close()
+		} else {
+			out.Close()
+			in.Close()
+		}
+		if len(s.streams) > 0 {
+			t.Fatalf("%d streams are left", len(s.streams))
+		}
+		again := streamtest.OpenInput(t, s, "t", 0)
+		streamtest.WantDrained(t, again)
+		out = streamtest.OpenOutput(t, s, to)
+		if err := streamtest.SendOne(t, out, 0, "two"); err != nil {
+			t.Fatal(err)
+		}
+		streamtest.WantFrame(t, again, 0, "two")
+		if err := in.Purge(t.Context(), 0, d.Seq); err != nil { // late, and of the old one
+			t.Fatal(err)
+		}
+		again.Reread()
+		streamtest.WantFrame(t, again, 0, "two")
+		again.Close()
+		out.Close()
+	}
+}
+
+func TestOneInputAtATime(t *testing.T) {
+	s := open(Options{})
+	in := streamtest.OpenInput(t, s, "t", 0)
+	if other, err := s.OpenInput(context.Background(), "job", 1, "t", []int{0}); err == nil {
+		other.Close()
+		t.Fatal("a second input was opened")
+	}
+	next, err := s.OpenInput(context.Background(), "job", 2, "t", []int{0}) // another generation's
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Close()
+	in.Close()
+	streamtest.WantDrained(t, streamtest.OpenInput(t, s, "t", 0))
+}
+
+// An entry that is used again carries nothing over, and a channel whose frames stay does not keep those of others.
+func TestPurgedFramesAreFreed(t *testing.T) {
+	s := open(Options{})
+	in := streamtest.OpenInput(t, s, "t", 0, 1)
+	streamtest.WantDrained(t, in)
+	out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
+	if err := streamtest.SendOne(t, out, 1, "stays"); err != nil {
+		t.Fatal(err)
+	}
+	streamtest.WantFrame(t, in, 1, "stays")
+	st := s.hold(name{"job", 1, "t"})
+	defer s.drop(st)
+	freed := make(chan struct{}, 1)
+	for n := range 3 * maxSpare {
+		if err := streamtest.SendOne(t, out, 0, streamtest.Name(n)); err != nil {
+			t.Fatal(err)
+		}
+		d := streamtest.WantFrame(t, in, 0, streamtest.Name(n))
+		if n == 0 {
+			runtime.AddCleanup(&d.Frame[0], func(c chan struct{}) { c <- struct{}{} }, freed)
+		}
+		if n%(2*maxSpare) == 2*maxSpare-1 {
+			if err := in.Purge(t.Context(), 0, d.Seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := st.lanes[0].count; got != maxSpare {
+		t.Errorf("%d frames, want %d", got, maxSpare)
+	}
+	if st.spare > maxSpare {
+		t.Errorf("%d entries are kept", st.spare)
+	}
+	for end := time.After(streamtest.Patience); ; {
+		runtime.GC()
+		select {
+		case <-freed:
+		case <-end:
+			t.Fatal("a purged frame is still held")
+		case <-time.After(10 * time.Millisecond):
+			continue
+		}
+		break
+	}
+	in.Reread()
+	streamtest.WantFrame(t, in, 1, "stays")
+	for n := 2 * maxSpare; n < 3*maxSpare; n++ {
+		streamtest.WantFrame(t, in, 0, streamtest.Name(n))
+	}
+	streamtest.WantDrained(t, in)
+}
+
+// BenchmarkHop keeps 16 frames under way on one channel, and purges as checkpoints do.
+func BenchmarkHop(b *testing.B) {
+	s := open(Options{})
+	in, out := streamtest.OpenInput(b, s, "t", 0), streamtest.OpenOutput(b, s, map[int]abs.TaskID{0: "t"})
+	streamtest.WantDrained(b, in)
+	data := make([]byte, frame.TargetSize)
+	credit := make(chan struct{}, 16)
+	b.SetBytes(frame.TargetSize)
+	b.ReportAllocs()
+	b.ResetTimer()
+	go func() {
+		done := func(err error) {
+			if err != nil {
+				b.Error(err)
+			}
+		}
+		for range b.N {
+			credit <- struct{}{}
+			out.Send(0, data, done)
+		}
+	}()
+	for n := range b.N {
+		d := <-in.Deliveries()
+		<-credit
+		if n%512 == 511 {
+			if err := in.Purge(context.Background(), 0, d.Seq); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
