@@ -113,10 +113,18 @@ func Run(ctx context.Context, opt Options, log *slog.Logger) error {
 var errBeginAnew = errors.New("a file of the agent is damaged")
 
 func runOnce(ctx context.Context, opt Options, log *slog.Logger, anew bool) error {
+	a, err := newAgent(opt, log, anew)
+	if err != nil {
+		return err
+	}
+	return a.live(ctx)
+}
+
+func newAgent(opt Options, log *slog.Logger, anew bool) (*Agent, error) {
 	opt = opt.WithDefaults()
 	data, err := filepath.Abs(opt.Data)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	opt.Data = data
 	a := &Agent{
@@ -126,6 +134,10 @@ func runOnce(ctx context.Context, opt Options, log *slog.Logger, anew bool) erro
 		savepoints: newQueue[savepointAsk](), failed: make(chan error, 1), begunAnew: anew,
 	}
 	a.peers.init()
+	return a, nil
+}
+
+func (a *Agent) live(ctx context.Context) error {
 	defer a.closeStores()
 	if err := a.openStores(ctx); err != nil {
 		return err
