@@ -307,7 +307,7 @@ type Channel struct {
 type Delivery struct {
 	Channel int    // plan index of the channel
 	Seq     uint64 // place in the stream, for Purge
-	Frame   []byte // the receiver's own
+	Frame   []byte // stays as it is, for as long as the receiver keeps it; nobody changes it
 	// Drained: everything that was in the stream when reading (re)started has been delivered.
 	Drained bool
 	// Reset: the stream was lost or is another one; reading starts again from its beginning.
