@@ -366,7 +366,7 @@ func (a *Agent) openNATS() error {
 	}
 	a.conn = c
 	a.streams = c.Streams(wnats.StreamOptions{Bytes: streamBytes})
-	a.within = direct.New(direct.Options{Bytes: streamBytes, Log: a.log})
+	a.within = direct.New(direct.Options{Bytes: streamBytes, Total: withinBytes(), Log: a.log})
 	return nil
 }
 

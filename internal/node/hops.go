@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"os"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -31,6 +33,23 @@ func newHops(p *job.Physical, within, across dataflow.Streams) hops {
 		}
 	}
 	return h
+}
+
+// maxWithin bounds the frames of all streams within the process, in bytes, where the machine's memory does not.
+const maxWithin = 1 << 30
+
+// withinBytes is that bound on this machine: half of its memory. What is refused is sent again, so a job that keeps more
+// between two checkpoints stands still until the next one counts, and the agent lives.
+func withinBytes() int {
+	var kib int64
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return maxWithin
+	}
+	if _, err := fmt.Sscanf(string(b), "MemTotal: %d kB", &kib); err != nil || kib <= 0 {
+		return maxWithin
+	}
+	return int(min(kib<<10/2, maxWithin))
 }
 
 // OpenInput implements [dataflow.Streams].

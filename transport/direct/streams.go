@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -28,16 +29,18 @@ var (
 // above what credit lets lie there; the steady bound is the purge after each counting checkpoint.
 const DefaultChannelFrames = 1 << 16
 
-// Options limit each stream.
+// Options limit the streams.
 type Options struct {
 	ChannelFrames int // per channel; 0: [DefaultChannelFrames]
-	Bytes         int // of all frames; 0: no limit
+	Bytes         int // of all frames of a stream; 0: no limit
+	Total         int // of all streams; 0: no limit
 	Log           *slog.Logger
 }
 
 // Streams are the streams of one process.
 type Streams struct {
-	opt Options
+	opt   Options
+	bytes atomic.Int64 // in all streams
 
 	mu      sync.Mutex
 	streams map[name]*stream
@@ -63,7 +66,7 @@ func (s *Streams) hold(n name) *stream {
 	defer s.mu.Unlock()
 	st := s.streams[n]
 	if st == nil {
-		st = &stream{name: n, opt: s.opt, lanes: map[int]*lane{}, senders: map[int]*output{}}
+		st = &stream{owner: s, name: n, opt: s.opt, lanes: map[int]*lane{}, senders: map[int]*output{}}
 		s.streams[n] = st
 	}
 	st.ends++
@@ -75,6 +78,7 @@ func (s *Streams) drop(st *stream) {
 	defer s.mu.Unlock()
 	if st.ends--; st.ends == 0 {
 		delete(s.streams, st.name)
+		st.end()
 	}
 }
 
@@ -106,12 +110,14 @@ func (s *Streams) OpenOutput(_ context.Context, job string, gen abs.Generation, 
 // stream is what lies between the ends of a task's channels. All frames are in one list, in order of arrival, and
 // those of a channel in one of its own, so that both reading and purging take time for what they take only.
 type stream struct {
-	name name
-	opt  Options
-	ends int // open, guarded by the mutex of Streams
+	owner *Streams
+	name  name
+	opt   Options
+	ends  int // open, guarded by the mutex of Streams
 
 	mu          sync.Mutex
 	made        bool // an input has been opened; before, nothing is taken
+	ended       bool // all ends have been closed
 	first, last *entry
 	lanes       map[int]*lane // by channel
 	bytes       int
@@ -158,6 +164,15 @@ func (st *stream) leave() {
 	st.in = nil
 }
 
+// end lets the contents go.
+func (st *stream) end() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.ended = true
+	st.owner.bytes.Add(-int64(st.bytes))
+	st.first, st.last, st.free, st.lanes, st.bytes = nil, nil, nil, map[int]*lane{}, 0
+}
+
 func (st *stream) attach(channel int, o *output) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -198,12 +213,18 @@ func (st *stream) put(channel int, frame []byte) error {
 		st.lanes[channel] = l
 	}
 	switch {
+	case st.ended:
+		return ErrClosed
 	case !st.made:
 		return ErrUnavailable
 	case l.count >= st.opt.ChannelFrames:
 		return fmt.Errorf("%w: it has %d frames of channel %d", ErrFull, l.count, channel)
 	case st.opt.Bytes > 0 && st.bytes+len(own) > st.opt.Bytes:
 		return fmt.Errorf("%w: it has %d bytes of at most %d", ErrFull, st.bytes, st.opt.Bytes)
+	}
+	if held := st.owner.bytes.Add(int64(len(own))); st.opt.Total > 0 && held > int64(st.opt.Total) {
+		st.owner.bytes.Add(-int64(len(own)))
+		return fmt.Errorf("%w: the agent's streams have %d bytes of at most %d", ErrFull, held-int64(len(own)), st.opt.Total)
 	}
 	st.seq++
 	e := st.entry()
@@ -260,6 +281,7 @@ func (st *stream) unlink(l *lane) {
 	}
 	l.count--
 	st.bytes -= len(e.frame)
+	st.owner.bytes.Add(-int64(len(e.frame)))
 	if e.prev == nil {
 		st.first = e.next
 	} else {

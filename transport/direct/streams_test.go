@@ -52,6 +52,35 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 }
 
+// All streams together are bounded, and what they held may be used by others once it is purged or they have ended.
+func TestTotalIsBounded(t *testing.T) {
+	s := open(Options{Total: 25})
+	to := map[int]abs.TaskID{0: "t", 1: "u"}
+	in, other := streamtest.OpenInput(t, s, "t", 0), streamtest.OpenInput(t, s, "u", 1)
+	streamtest.WantDrained(t, in)
+	streamtest.WantDrained(t, other)
+	out := streamtest.OpenOutput(t, s, to)
+	if err := streamtest.SendOne(t, out, 0, "12345678901234567890"); err != nil {
+		t.Fatal(err)
+	}
+	d := streamtest.WantFrame(t, in, 0, "12345678901234567890")
+	if err := streamtest.SendOne(t, out, 1, "123456"); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want %v", err, ErrFull)
+	}
+	if err := in.Purge(t.Context(), 0, d.Seq); err != nil {
+		t.Fatal(err)
+	}
+	if err := streamtest.SendOne(t, out, 1, "12345678901234567890"); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []interface{ Close() }{out, in, other} {
+		end.Close()
+	}
+	if got := s.bytes.Load(); got != 0 {
+		t.Errorf("%d bytes are counted when all streams have ended", got)
+	}
+}
+
 // Whatever the order in which ends are closed, nothing is kept when the last one is, and a stream that is opened
 // later begins empty.
 func TestStreamEndsWithItsLastEnd(t *testing.T) {
