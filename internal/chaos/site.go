@@ -20,6 +20,7 @@ import (
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/fleet"
 	"github.com/weir-stream/weir/internal/trial"
+	"github.com/weir-stream/weir/internal/trial/lossy"
 )
 
 // Limits of the trial's patience. A slow machine is no failure.
@@ -73,7 +74,7 @@ func build(ctx context.Context, dir string) (program, error) {
 // device is an agent with what is around it.
 type device struct {
 	*fleet.Agent
-	disk *trial.Disk  // nil: plain
+	disk *lossy.Disk  // nil: plain
 	link *trial.Proxy // to the hub; nil: it is the hub, or apart
 
 	down, frozen bool
@@ -193,8 +194,8 @@ func (s *theSite) add(o *options, name, role string, hub *device) (*device, erro
 	d := &device{back: map[string]int{}}
 	opt := fleet.Options{Name: name, Label: "role=" + role, MQTT: role == "broker"}
 	if o.disk != "plain" {
-		disk, err := trial.NewDisk(s.dir, name, "nats")
-		if errors.Is(err, trial.ErrNoDisk) && o.disk == "auto" {
+		disk, err := lossy.New(s.dir, name, "nats")
+		if errors.Is(err, lossy.ErrNoDisk) && o.disk == "auto" {
 			fmt.Printf("%v: disks are plain ones, a kill loses nothing that was written, no disk is full or slow\n", err)
 			o.disk = "plain"
 		} else if err != nil {

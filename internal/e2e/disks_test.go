@@ -16,6 +16,7 @@ import (
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/fleet"
 	"github.com/weir-stream/weir/internal/trial"
+	"github.com/weir-stream/weir/internal/trial/lossy"
 )
 
 // disksLimit bounds the whole test, on a machine that is twenty times slower.
@@ -57,7 +58,7 @@ type disksSite struct {
 
 type disksAgent struct {
 	*fleet.Agent
-	disk *trial.Disk
+	disk *lossy.Disk
 	pid  int
 }
 
@@ -67,15 +68,15 @@ type disksAgent struct {
 // status says what is wrong, and when it is over everything goes on by itself, with nothing lost or doubled.
 func TestDisks(t *testing.T) {
 	s := newDisksSite(t)
-	full := func(d *trial.Disk, on bool) {
+	full := func(d *lossy.Disk, on bool) {
 		if on {
 			d.Fill(0)
 		} else {
 			d.Free()
 		}
 	}
-	readOnly := func(d *trial.Disk, on bool) { d.ReadOnly(on) }
-	slow := func(d *trial.Disk, on bool) {
+	readOnly := func(d *lossy.Disk, on bool) { d.ReadOnly(on) }
+	slow := func(d *lossy.Disk, on bool) {
 		d.Slow(0)
 		if on {
 			d.Slow(100 * time.Millisecond)
@@ -83,7 +84,7 @@ func TestDisks(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		fault func(d *trial.Disk, on bool)
+		fault func(d *lossy.Disk, on bool)
 		on    []*disksAgent
 		cut   bool   // the link is, so that the gateway spools
 		said  string // in status, of each
@@ -170,7 +171,7 @@ func newDisksSite(t *testing.T) *disksSite {
 
 func (s *disksSite) add(dir, name string, hub *fleet.Agent) *disksAgent {
 	s.t.Helper()
-	disk, err := trial.NewDisk(dir, name+".disk.d", filepath.Join("data", "nats"))
+	disk, err := lossy.New(dir, name+".disk.d", filepath.Join("data", "nats"))
 	s.must(err)
 	a := &disksAgent{disk: disk}
 	s.t.Cleanup(func() {

@@ -1,4 +1,6 @@
-package trial
+// Package lossy has a disk for trials: it forgets at a power cut what was not fsynced, and can be full, slow, or for
+// reading only ([Disk]).
+package lossy
 
 import (
 	"context"
@@ -30,9 +32,9 @@ type Disk struct {
 // ErrNoDisk says that this machine does not let a file system be mounted.
 var ErrNoDisk = errors.New("no file system can be mounted here")
 
-// NewDisk mounts one below dir, under a name. soft names a folder whose files' names become durable with any fsync,
+// New mounts one below dir, under a name. soft names a folder whose files' names become durable with any fsync,
 // as a server's that counts on a journaling file system.
-func NewDisk(dir, name, soft string) (*Disk, error) {
+func New(dir, name, soft string) (*Disk, error) {
 	d := &Disk{Dir: filepath.Join(dir, name), Backing: filepath.Join(dir, name+".disk")}
 	trash := filepath.Join(dir, name+".gone")
 	for _, made := range []string{d.Dir, d.Backing, trash} {
