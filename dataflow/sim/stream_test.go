@@ -221,10 +221,7 @@ func (in *input) read() bool {
 func (in *input) begin() {
 	in.s.ensure()
 	if in.id != 0 && (in.gone || in.id != in.s.id || in.s.last < in.at) {
-		if in.id != in.s.id {
-			in.seen = 0
-		}
-		in.at, in.drained = 0, false
+		in.at, in.seen, in.drained = 0, 0, false
 		in.push(dataflow.Delivery{Reset: true})
 	}
 	in.id, in.gone, in.open, in.target = in.s.id, false, true, in.s.last

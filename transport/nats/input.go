@@ -69,7 +69,7 @@ type input struct {
 	mu      sync.Mutex
 	current *session
 
-	seen atomic.Uint64 // highest sequence delivered of the stream as it is now
+	seen atomic.Uint64 // highest sequence delivered since the last Reset
 
 	// Owned by run.
 	id       string // the stream's identity; empty before the first reading
@@ -219,9 +219,7 @@ func (in *input) open(ctx context.Context) (*reader, error) {
 	}
 	if in.id != "" && (in.gone || r.id != in.id || r.target < in.last) {
 		restart := in.last > 0
-		if r.id != in.id {
-			in.seen.Store(0)
-		}
+		in.seen.Store(0) // other frames may have the places of those that are lost
 		in.id, in.last, in.drained, in.gone = r.id, 0, false, false
 		if err := in.push(ctx, dataflow.Delivery{Reset: true}); err != nil {
 			r.close()
