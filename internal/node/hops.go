@@ -38,8 +38,8 @@ func newHops(p *job.Physical, within, across dataflow.Streams) hops {
 // maxWithin bounds the frames of all streams within the process, in bytes, where the machine's memory does not.
 const maxWithin = 1 << 30
 
-// withinBytes is that bound on this machine: half of its memory. What is refused is sent again, so a job that keeps more
-// between two checkpoints stands still until the next one counts, and the agent lives.
+// withinBytes is that bound on this machine: half of its memory. Where jobs make more between two checkpoints, what was
+// consumed goes before the next one counts: a task that is started anew has its senders make it again.
 func withinBytes() int {
 	var kib int64
 	b, err := os.ReadFile("/proc/meminfo")

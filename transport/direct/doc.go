@@ -2,7 +2,8 @@
 // streams are lists in memory: what a stream in memory on a server is, without the server.
 //
 // Invariants:
-//   - A frame is in the stream, whole, before done says so, and stays until it is purged or the stream is lost.
+//   - A frame is in the stream, whole, before done says so, and stays until it is purged or the stream is lost, or, where
+//     there is no room for another one, until its receiver has consumed it.
 //   - The stream has a copy of its own, which nobody changes: the sender may reuse its buffer at once, and the receiver
 //     reads the same bytes as often as it rereads. That is the one copy of a hop. Its memory goes to the garbage
 //     collector, not to a pool: a task may hold records of a frame that has been purged.

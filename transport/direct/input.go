@@ -57,6 +57,9 @@ func newInput(s *Streams, st *stream, channels []int) *input {
 // begin starts a reading. The stream's mutex is held.
 func (in *input) begin() {
 	in.next, in.target, in.drained, in.busy = in.st.first, in.st.seq, false, false
+	for _, l := range in.st.lanes {
+		l.below = 0 // a receiver that reads again may have gone back
+	}
 	in.reading = &reading{over: make(chan struct{}), ended: make(chan struct{})}
 }
 
@@ -92,7 +95,7 @@ func (in *input) Purge(_ context.Context, channel int, seq uint64) error {
 }
 
 func (in *input) Grant(g dataflow.Grant) {
-	if o := in.st.sender(g.Channel); o != nil {
+	if o := in.st.granted(in, g); o != nil {
 		o.keep(g)
 	}
 }

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
+	"github.com/weir-stream/weir/dataflow/frame"
 )
 
 // Errors that callers may branch on.
@@ -24,6 +27,9 @@ var (
 	// ErrClosed says that the output is closed.
 	ErrClosed = errors.New("the output is closed")
 )
+
+// errAllFull says that the limit of all streams together has been reached.
+var errAllFull = fmt.Errorf("%w: the agent's streams", ErrFull)
 
 // DefaultChannelFrames is how many frames a stream takes per channel, if [Options] do not say. It is a backstop, far
 // above what credit lets lie there; the steady bound is the purge after each counting checkpoint.
@@ -80,6 +86,17 @@ func (s *Streams) drop(st *stream) {
 		delete(s.streams, st.name)
 		st.end()
 	}
+}
+
+// relieve makes room in all streams. It reports whether there was something to let go.
+func (s *Streams) relieve() (freed bool) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.streams))
+	s.mu.Unlock()
+	for _, st := range all {
+		freed = st.relieve() || freed
+	}
+	return freed
 }
 
 // OpenInput opens a task's input stream, which one input may have open at a time. Frames of channels that are not
@@ -141,6 +158,7 @@ type entry struct {
 type lane struct {
 	first, last *entry
 	count       int
+	below       abs.Seq // the receiver has consumed all numbers below, as it said last in this reading; 0: it has not
 }
 
 // maxSpare bounds the entries that are kept for frames to come.
@@ -157,10 +175,12 @@ func (st *stream) open(in *input) bool {
 	return true
 }
 
-// leave detaches an input: nothing is delivered to it from outside any more.
+// leave detaches an input: nothing is delivered to it from outside any more, and it delivers none of the frames, which
+// may be purged now without its knowing.
 func (st *stream) leave() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.in.next, st.in.drained = nil, true
 	st.in = nil
 }
 
@@ -187,10 +207,14 @@ func (st *stream) detach(channel int, o *output) {
 	}
 }
 
-func (st *stream) sender(channel int) *output {
+// granted notes what a receiver has consumed, and returns the channel's sender, nil if there is none.
+func (st *stream) granted(in *input, g dataflow.Grant) *output {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.senders[channel]
+	if l := st.lanes[g.Channel]; l != nil && st.in == in {
+		l.below = g.Next
+	}
+	return st.senders[g.Channel]
 }
 
 // ask tells the receiver that a sender wants grants.
@@ -202,9 +226,42 @@ func (st *stream) ask() {
 	}
 }
 
-// put adds a copy of a frame.
+// put adds a copy of a frame. If there is no room, what has been consumed goes: the checkpoint by which it may go
+// needs a barrier that would not come in.
 func (st *stream) put(channel int, frame []byte) error {
 	own := append([]byte(nil), frame...) // not cleared first, unlike that of make
+	err := st.add(channel, own)
+	if errors.Is(err, ErrFull) && st.relieve() {
+		err = st.add(channel, own)
+	}
+	if errors.Is(err, errAllFull) && st.owner.relieve() {
+		err = st.add(channel, own)
+	}
+	return err
+}
+
+// relieve lets frames go that the receiver has consumed, although no checkpoint counts that has them: if it is started
+// anew from before them, the sender makes them again. It reports whether there was one.
+func (st *stream) relieve() (freed bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, l := range st.lanes {
+		for l.first != nil && l.first.isBelow(l.below) {
+			st.unlink(l)
+			freed = true
+		}
+	}
+	return freed
+}
+
+// isBelow says whether all numbers of the frame are below one.
+func (e *entry) isBelow(next abs.Seq) bool {
+	h, _, err := frame.Decode(e.frame)
+	return err == nil && h.Last() < uint64(next)
+}
+
+// add adds a frame, which is the stream's own from then on.
+func (st *stream) add(channel int, own []byte) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	l := st.lanes[channel]
@@ -224,7 +281,7 @@ func (st *stream) put(channel int, frame []byte) error {
 	}
 	if held := st.owner.bytes.Add(int64(len(own))); st.opt.Total > 0 && held > int64(st.opt.Total) {
 		st.owner.bytes.Add(-int64(len(own)))
-		return fmt.Errorf("%w: the agent's streams have %d bytes of at most %d", ErrFull, held-int64(len(own)), st.opt.Total)
+		return fmt.Errorf("%w have %d bytes of at most %d", errAllFull, held-int64(len(own)), st.opt.Total)
 	}
 	st.seq++
 	e := st.entry()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,73 @@ func TestTotalIsBounded(t *testing.T) {
 	}
 }
 
+// Where there is no room, frames go that their receiver has said to have consumed in this reading, and no others: the
+// checkpoint that would purge them needs a barrier that has to come in.
+func TestConsumedFramesMakeRoom(t *testing.T) {
+	numbered := func(n uint64) string {
+		payload := frame.AppendRecord(nil, frame.Record{Value: make([]byte, 100)})
+		return string(frame.Append(nil, frame.Header{Kind: frame.Data, Generation: 1, Count: 1, First: n, After: frame.Sum(0).Add(payload)}, payload))
+	}
+	size := len(numbered(1))
+	for name, opt := range map[string]Options{"of a stream": {Bytes: 3 * size}, "of all streams": {Total: 3 * size}, "of a channel": {ChannelFrames: 3}} {
+		t.Run(name, func(t *testing.T) {
+			s := open(opt)
+			in := streamtest.OpenInput(t, s, "t", 0)
+			streamtest.WantDrained(t, in)
+			out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t"})
+			send := func(n uint64, want error) {
+				t.Helper()
+				if err := streamtest.SendOne(t, out, 0, numbered(n)); !errors.Is(err, want) {
+					t.Fatalf("frame %d: got %v, want %v", n, err, want)
+				}
+				if want == nil {
+					streamtest.WantFrame(t, in, 0, numbered(n))
+				}
+			}
+			for n := range uint64(3) {
+				send(n+1, nil)
+			}
+			send(4, ErrFull)
+			in.Grant(dataflow.Grant{Channel: 0, Next: 1})
+			send(4, ErrFull)
+			in.Grant(dataflow.Grant{Channel: 0, Next: 3})
+			send(4, nil)
+			send(5, nil)
+			send(6, ErrFull)
+			in.Grant(dataflow.Grant{Channel: 0, Next: 6})
+			in.Reread() // by a receiver that has gone back
+			for n := uint64(3); n <= 5; n++ {
+				streamtest.WantFrame(t, in, 0, numbered(n))
+			}
+			streamtest.WantDrained(t, in)
+			send(6, ErrFull)
+		})
+	}
+}
+
+// One stream's consumed frames make room for others.
+func TestConsumedFramesMakeRoomForOthers(t *testing.T) {
+	payload := frame.AppendRecord(nil, frame.Record{Value: make([]byte, 100)})
+	one := string(frame.Append(nil, frame.Header{Kind: frame.Data, Generation: 1, Count: 1, First: 1, After: frame.Sum(0).Add(payload)}, payload))
+	s := open(Options{Total: len(one)})
+	in, other := streamtest.OpenInput(t, s, "t", 0), streamtest.OpenInput(t, s, "u", 1)
+	streamtest.WantDrained(t, in)
+	streamtest.WantDrained(t, other)
+	out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t", 1: "u"})
+	if err := streamtest.SendOne(t, out, 0, one); err != nil {
+		t.Fatal(err)
+	}
+	streamtest.WantFrame(t, in, 0, one)
+	if err := streamtest.SendOne(t, out, 1, one); !errors.Is(err, ErrFull) {
+		t.Fatalf("got %v, want %v", err, ErrFull)
+	}
+	in.Grant(dataflow.Grant{Channel: 0, Next: 2})
+	if err := streamtest.SendOne(t, out, 1, one); err != nil {
+		t.Fatal(err)
+	}
+	streamtest.WantFrame(t, other, 1, one)
+}
+
 // Whatever the order in which ends are closed, nothing is kept when the last one is, and a stream that is opened
 // later begins empty.
 func TestStreamEndsWithItsLastEnd(t *testing.T) {
@@ -150,11 +218,12 @@ func TestPurgedFramesAreFreed(t *testing.T) {
 	st := s.hold(name{"job", 1, "t"})
 	defer s.drop(st)
 	freed := make(chan struct{}, 1)
+	long := func(n int) string { return streamtest.Name(n) + strings.Repeat(".", 64) } // tiny objects share memory with others
 	for n := range 3 * maxSpare {
-		if err := streamtest.SendOne(t, out, 0, streamtest.Name(n)); err != nil {
+		if err := streamtest.SendOne(t, out, 0, long(n)); err != nil {
 			t.Fatal(err)
 		}
-		d := streamtest.WantFrame(t, in, 0, streamtest.Name(n))
+		d := streamtest.WantFrame(t, in, 0, long(n))
 		if n == 0 {
 			runtime.AddCleanup(&d.Frame[0], func(c chan struct{}) { c <- struct{}{} }, freed)
 		}
@@ -184,7 +253,7 @@ func TestPurgedFramesAreFreed(t *testing.T) {
 	in.Reread()
 	streamtest.WantFrame(t, in, 1, "stays")
 	for n := 2 * maxSpare; n < 3*maxSpare; n++ {
-		streamtest.WantFrame(t, in, 0, streamtest.Name(n))
+		streamtest.WantFrame(t, in, 0, long(n))
 	}
 	streamtest.WantDrained(t, in)
 }
