@@ -35,20 +35,23 @@ func (s *Server) StoreError() error {
 	return nil
 }
 
-// atLimit tells whether JetStream has as much on disk as it may. It looks only after the server has said so.
+// atLimit tells whether JetStream has as much on disk as it may. It looks only after the server has said so, and holds
+// no lock then: the server logs while it holds those that it needs to answer.
 func atLimit(srv *natsserver.Server, logs *serverLog) (used, limit uint64, at bool) {
-	logs.mu.Lock()
-	defer logs.mu.Unlock()
-	if !logs.limit {
+	if !logs.limited() {
 		return 0, 0, false
 	}
 	st, err := srv.Jsz(nil)
-	if err != nil {
+	if err != nil || st.Disabled {
 		return 0, 0, false // JetStream is off, and StoreError says that
 	}
 	used, limit = st.Store, uint64(max(st.Config.MaxStore, 0))
-	logs.limit = used+mendProbe > limit // messages may have gone
-	return used, limit, logs.limit
+	if at = used+mendProbe > limit; !at { // messages may have gone
+		logs.mu.Lock()
+		logs.limit = false
+		logs.mu.Unlock()
+	}
+	return used, limit, at
 }
 
 // Mend starts the server anew, within the process, if JetStream's files are not written any more and the disk takes
@@ -133,6 +136,13 @@ func (l *serverLog) noteStore(text string) {
 	case strings.Contains(text, "JetStream file resource limits exceeded"):
 		l.limit = true
 	}
+}
+
+// limited says whether JetStream said that it has as much on disk as it may.
+func (l *serverLog) limited() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limit
 }
 
 // storeError is what noteStore kept; nil: nothing.
