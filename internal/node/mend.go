@@ -13,7 +13,7 @@ const (
 
 // mendServer starts the embedded server anew after the disk was full, or took no writes, until the agent ends.
 func (a *Agent) mendServer() {
-	var last time.Duration // of the stopwatch, when it was started anew or could not be
+	var last time.Duration // of the stopwatch, when it was started anew
 	pause, said := mendEvery, ""
 	aside := len(a.server.SetAside())
 	for sleep(a.life, mendEvery) {

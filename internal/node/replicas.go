@@ -217,6 +217,9 @@ func (l *lead) scrubObject(ctx context.Context, name string, large bool) error {
 	if err == nil || !badReplica(ctx, err) {
 		return err
 	}
+	if _, gone := objects.Has(ctx, name); errors.Is(gone, wnats.ErrNotFound) {
+		return nil // a newer checkpoint counts, and this was given up while it was read
+	}
 	l.a.log.Error("a replica is damaged and removed: the agent stores the next one whole", "object", name, "error", err)
 	l.a.notices.add(fmt.Sprintf("object store: replica %s was damaged and removed: %v", name, err))
 	return objects.Delete(ctx, name)
