@@ -60,7 +60,7 @@ func (a *Agent) plan(ctx context.Context, src api.JobSource) (*job.Physical, *jo
 	if err != nil {
 		return nil, nil, nil, api.Invalid("", "%v", err)
 	}
-	wrong, untried := a.tried(ctx, file, modules)
+	untried, wrong := a.tried(ctx, file, modules)
 	if wrong != nil {
 		return nil, nil, nil, api.Invalid("", "%v", wrong)
 	}

@@ -38,8 +38,9 @@ func newHops(p *job.Physical, within, across dataflow.Streams) hops {
 // maxWithin bounds the frames of all streams within the process, in bytes, where the machine's memory does not.
 const maxWithin = 1 << 30
 
-// withinBytes is that bound on this machine: half of its memory. Where jobs make more between two checkpoints, what was
-// consumed goes before the next one counts: a task that is started anew has its senders make it again.
+// withinBytes is that bound on this machine: an eighth of its memory, since garbage that is not collected yet takes as much
+// again. Where jobs make more between two checkpoints, what was consumed goes before the next one counts: a task that is
+// started anew has its senders make it again.
 func withinBytes() int {
 	var kib int64
 	b, err := os.ReadFile("/proc/meminfo")
@@ -49,7 +50,7 @@ func withinBytes() int {
 	if _, err := fmt.Sscanf(string(b), "MemTotal: %d kB", &kib); err != nil || kib <= 0 {
 		return maxWithin
 	}
-	return int(min(kib<<10/2, maxWithin))
+	return int(min(kib<<10/8, maxWithin))
 }
 
 // OpenInput implements [dataflow.Streams].

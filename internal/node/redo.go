@@ -242,7 +242,11 @@ func (a *Agent) ReplayDeadLetters(ctx context.Context, name string, what api.Rep
 	agents := h.record().Plan.Agents()
 	first := a.askReplay(ctx, agents, replayRequest{name, what})
 	if len(first.Letters)+len(first.Skipped) == 0 {
-		return out, api.NotFound("agent job deadletters show lists them", "job %s has no such dead letter on an agent in reach", name)
+		which := "such dead letter"
+		if len(what.IDs) == 0 && what.Operator == "" {
+			which = "dead letters"
+		}
+		return out, api.NotFound("agent job deadletters show lists them", "job %s has no %s on an agent in reach", name, which)
 	}
 	out.Skipped, out.Left = append(out.Skipped, first.Skipped...), first.Left
 	waiting := map[string]abs.Position{}

@@ -111,8 +111,8 @@ func refusalOf(file *job.File, op job.Operator, err error) *job.Error {
 	return &job.Error{File: file.Path, Pos: at, Text: text}
 }
 
-// tried says what of a job's operators is wrong, and what could not be found out.
-func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]string) (refused error, untried []string) {
+// tried says what could not be found out of a job's operators, and, as an error, what is wrong with them.
+func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]string) (untried []string, refused error) {
 	type answer struct {
 		refused job.Errors
 		untried []string
@@ -139,11 +139,11 @@ func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]st
 	select {
 	case t := <-done:
 		if len(t.refused) > 0 {
-			return t.refused, t.untried
+			return t.untried, t.refused
 		}
-		return nil, t.untried
+		return t.untried, nil
 	case <-patience.C:
 	case <-ctx.Done():
 	}
-	return nil, []string{fmt.Sprintf("the operators could not all be tried within %s: agent job show says whether they start", tryPatience)}
+	return []string{fmt.Sprintf("the operators could not all be tried within %s: agent job show says whether they start", tryPatience)}, nil
 }
