@@ -39,6 +39,9 @@ const (
 // checkpoint counts. At the limit senders wait.
 const streamBytes = 256 << 20
 
+// channelBytes is what a channel within the process may hold in any case, in bytes: more than the largest frame.
+const channelBytes = 512 << 10
+
 // Agent is one agent. Run makes it and runs it.
 type Agent struct {
 	opt   Options
@@ -366,7 +369,9 @@ func (a *Agent) openNATS() error {
 	}
 	a.conn = c
 	a.streams = c.Streams(wnats.StreamOptions{Bytes: streamBytes})
-	a.within = direct.New(direct.Options{Bytes: streamBytes, Total: withinBytes(), Log: a.log})
+	if a.within == nil {
+		a.within = direct.New(direct.Options{Bytes: streamBytes, Total: withinBytes(), Least: channelBytes, Log: a.log})
+	}
 	return nil
 }
 

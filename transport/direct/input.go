@@ -58,7 +58,7 @@ func newInput(s *Streams, st *stream, channels []int) *input {
 func (in *input) begin() {
 	in.next, in.target, in.drained, in.busy = in.st.first, in.st.seq, false, false
 	for _, l := range in.st.lanes {
-		l.below = 0 // a receiver that reads again may have gone back
+		l.below, l.void = 0, 0 // a receiver that reads again may have gone back
 	}
 	in.reading = &reading{over: make(chan struct{}), ended: make(chan struct{})}
 }

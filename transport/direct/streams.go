@@ -40,6 +40,7 @@ type Options struct {
 	ChannelFrames int // per channel; 0: [DefaultChannelFrames]
 	Bytes         int // of all frames of a stream; 0: no limit
 	Total         int // of all streams; 0: no limit
+	Least         int // of a channel's frames that are taken whatever the two before say, in bytes
 	Log           *slog.Logger
 }
 
@@ -158,7 +159,9 @@ type entry struct {
 type lane struct {
 	first, last *entry
 	count       int
+	bytes       int
 	below       abs.Seq // the receiver has consumed all numbers below, as it said last in this reading; 0: it has not
+	void        uint64  // the last place delivered when it asked for what it lacks again: it holds none up to there
 }
 
 // maxSpare bounds the entries that are kept for frames to come.
@@ -213,6 +216,9 @@ func (st *stream) granted(in *input, g dataflow.Grant) *output {
 	defer st.mu.Unlock()
 	if l := st.lanes[g.Channel]; l != nil && st.in == in {
 		l.below = g.Next
+		if g.Rewind {
+			l.void = in.seen
+		}
 	}
 	return st.senders[g.Channel]
 }
@@ -227,7 +233,8 @@ func (st *stream) ask() {
 }
 
 // put adds a copy of a frame. If there is no room, what has been consumed goes: the checkpoint by which it may go
-// needs a barrier that would not come in.
+// needs a barrier that would not come in. Nor may one channel's frames keep out those of another that the receiver
+// waits for before it takes them, as it does in replay; therefore [Options.Least].
 func (st *stream) put(channel int, frame []byte) error {
 	own := append([]byte(nil), frame...) // not cleared first, unlike that of make
 	err := st.add(channel, own)
@@ -240,13 +247,14 @@ func (st *stream) put(channel int, frame []byte) error {
 	return err
 }
 
-// relieve lets frames go that the receiver has consumed, although no checkpoint counts that has them: if it is started
-// anew from before them, the sender makes them again. It reports whether there was one.
+// relieve lets frames go that the receiver has consumed, although no checkpoint counts that has them, or that lie beyond
+// a gap: the sender makes them again if the receiver is started anew from before them, or to fill the gap. It reports
+// whether there was one.
 func (st *stream) relieve() (freed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, l := range st.lanes {
-		for l.first != nil && l.first.isBelow(l.below) {
+		for l.first != nil && (l.first.seq <= l.void || l.first.isBelow(l.below)) {
 			st.unlink(l)
 			freed = true
 		}
@@ -269,6 +277,7 @@ func (st *stream) add(channel int, own []byte) error {
 		l = &lane{}
 		st.lanes[channel] = l
 	}
+	spared := l.bytes+len(own) <= st.opt.Least
 	switch {
 	case st.ended:
 		return ErrClosed
@@ -276,10 +285,10 @@ func (st *stream) add(channel int, own []byte) error {
 		return ErrUnavailable
 	case l.count >= st.opt.ChannelFrames:
 		return fmt.Errorf("%w: it has %d frames of channel %d", ErrFull, l.count, channel)
-	case st.opt.Bytes > 0 && st.bytes+len(own) > st.opt.Bytes:
+	case st.opt.Bytes > 0 && st.bytes+len(own) > st.opt.Bytes && !spared:
 		return fmt.Errorf("%w: it has %d bytes of at most %d", ErrFull, st.bytes, st.opt.Bytes)
 	}
-	if held := st.owner.bytes.Add(int64(len(own))); st.opt.Total > 0 && held > int64(st.opt.Total) {
+	if held := st.owner.bytes.Add(int64(len(own))); st.opt.Total > 0 && held > int64(st.opt.Total) && !spared {
 		st.owner.bytes.Add(-int64(len(own)))
 		return fmt.Errorf("%w have %d bytes of at most %d", errAllFull, held-int64(len(own)), st.opt.Total)
 	}
@@ -317,6 +326,7 @@ func (st *stream) link(l *lane, e *entry) {
 	}
 	l.last = e
 	l.count++
+	l.bytes += len(e.frame)
 	st.bytes += len(e.frame)
 }
 
@@ -337,6 +347,7 @@ func (st *stream) unlink(l *lane) {
 		l.last = nil
 	}
 	l.count--
+	l.bytes -= len(e.frame)
 	st.bytes -= len(e.frame)
 	st.owner.bytes.Add(-int64(len(e.frame)))
 	if e.prev == nil {

@@ -126,6 +126,27 @@ func TestConsumedFramesMakeRoom(t *testing.T) {
 	}
 }
 
+// A full stream takes what a channel may have in any case.
+func TestEachChannelHasRoom(t *testing.T) {
+	for name, opt := range map[string]Options{"of a stream": {Bytes: 20, Least: 10}, "of all streams": {Total: 20, Least: 10}} {
+		t.Run(name, func(t *testing.T) {
+			s := open(opt)
+			in := streamtest.OpenInput(t, s, "t", 0, 1)
+			streamtest.WantDrained(t, in)
+			out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t", 1: "t"})
+			for _, c := range []struct {
+				channel int
+				bytes   string
+				want    error
+			}{{0, "12345678901234567890", nil}, {0, "1", ErrFull}, {1, "12345", nil}, {1, "123456", ErrFull}, {1, "12345", nil}, {1, "1", ErrFull}} {
+				if err := streamtest.SendOne(t, out, c.channel, c.bytes); !errors.Is(err, c.want) {
+					t.Fatalf("%d bytes of channel %d: got %v, want %v", len(c.bytes), c.channel, err, c.want)
+				}
+			}
+		})
+	}
+}
+
 // One stream's consumed frames make room for others.
 func TestConsumedFramesMakeRoomForOthers(t *testing.T) {
 	payload := frame.AppendRecord(nil, frame.Record{Value: make([]byte, 100)})
