@@ -92,9 +92,11 @@ func parseConfig(path string, data []byte) (c configFile, err error) {
 	}()
 	err = yaml.UnmarshalWithOptions(data, &c, yaml.Strict())
 	if err == nil || errors.Is(err, io.EOF) {
+		c.trusts = len(c.TrustedKeys) > 0
 		var keys map[string]any // a key without a value leaves nothing behind in a list
 		if yaml.Unmarshal(data, &keys) == nil {
-			_, c.trusts = keys["trusted_keys"]
+			_, has := keys["trusted_keys"]
+			c.trusts = c.trusts || has
 		}
 		return c, nil
 	}
