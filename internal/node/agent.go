@@ -516,7 +516,7 @@ func (a *Agent) putCopy(kind, key string, v any) error {
 	return a.copies.Put(kind, key, b)
 }
 
-// forgetCopies drops the manifests of a deleted job; its record stays, as a tombstone.
+// forgetCopies drops the manifests and losses of a deleted job; its record stays, as a tombstone.
 func (a *Agent) forgetCopies(job string) error {
 	var keys []string
 	err := a.copies.List(copyEpoch, func(key string, value []byte) error {
@@ -529,5 +529,5 @@ func (a *Agent) forgetCopies(job string) error {
 	for _, k := range keys {
 		err = errors.Join(err, a.copies.Delete(copyEpoch, k))
 	}
-	return err
+	return errors.Join(err, a.forgetLosses(job))
 }

@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -143,5 +145,21 @@ func (r *runner) loadLosses() error {
 	r.mu.Lock()
 	r.losses = losses[max(0, len(losses)-maxLosses):]
 	r.mu.Unlock()
+	return err
+}
+
+// forgetLosses drops what is kept of a deleted job's losses.
+func (a *Agent) forgetLosses(job string) error {
+	var keys []string
+	err := a.copies.List(copyLoss, func(key string, value []byte) error {
+		var c lossCopy
+		if err := json.Unmarshal(value, &c); err != nil || strings.HasPrefix(c.Task, job+"/") {
+			keys = append(keys, key)
+		}
+		return nil
+	})
+	for _, k := range keys {
+		err = errors.Join(err, a.copies.Delete(copyLoss, k))
+	}
 	return err
 }

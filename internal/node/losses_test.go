@@ -1,10 +1,13 @@
 package node
 
 import (
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/storage"
 )
 
 // TestLoggedBefore: how far an agent's log had come is remembered when the agent is back with another one, and
@@ -33,5 +36,31 @@ func TestLoggedBefore(t *testing.T) {
 	p.remove("g1")
 	if pos, _ := p.loggedBefore("g1", "j/text@g1"); pos != 0 {
 		t.Errorf("of an agent that was removed: %d", pos)
+	}
+}
+
+// TestLossesAreForgotten: with their job, and no others.
+func TestLossesAreForgotten(t *testing.T) {
+	copies, _, err := storage.OpenCopies(filepath.Join(t.TempDir(), "local.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copies.Close()
+	a := &Agent{copies: copies}
+	for key, task := range map[string]string{"1": "job/a@g1", "2": "job/a@g2", "3": "jobs/a@g1"} {
+		if err := a.putCopy(copyLoss, key, lossCopy{Task: task}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.forgetCopies("job"); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	err = copies.List(copyLoss, func(key string, _ []byte) error {
+		left = append(left, key)
+		return nil
+	})
+	if err != nil || !slices.Equal(left, []string{"3"}) {
+		t.Errorf("%v are left, %v", left, err)
 	}
 }
