@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,7 +123,8 @@ func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]st
 	a.background(func() {
 		var here []string
 		known := map[string]string{}
-		for module, digest := range digests {
+		for _, module := range slices.Sorted(maps.Keys(digests)) {
+			digest := digests[module]
 			if err := a.fetchModule(a.life, digest); err == nil {
 				known[module] = digest
 			} else if !strings.HasPrefix(module, "./") { // a file is sent when the job is applied

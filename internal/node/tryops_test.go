@@ -45,6 +45,10 @@ func TestWhatOperatorsRefuseIsSaidBefore(t *testing.T) {
 	if err := os.WriteFile(path, wasm, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	a.until("the module is compiled, for which a plan does not wait long", func() (bool, string) {
+		p, err := a.client.PlanJob(t.Context(), api.JobSource{File: "job.yaml", YAML: f.windowed("window@1", ", time: arrival", "size: 10s")})
+		return err == nil && !strings.Contains(strings.Join(p.Warnings, " "), "be tried within"), fmt.Sprint(p.Warnings, err)
+	})
 	for _, c := range []struct{ time, config, want string }{
 		{", time: arrival", "size: 10s, latenes: 1s", "job.yaml:11:7: operator win: config latenes: there is no such key, did you mean lateness?"},
 		{", time: arrival", "kind: session, gap: soon", `job.yaml:11:7: operator win: config gap: "soon" is not a duration`},
