@@ -17,6 +17,9 @@ const asideBudget = 16 << 20
 // which they can go could not come in.
 const behindLimit = 1 << 15
 
+// behindBytes bounds the same of all channels of a task together, in bytes: half of what a stream has to take.
+const behindBytes = 128 << 20
+
 // idleGrants is how often a grant is repeated without anything having come before the sender is asked
 // for what it may believe to be in the stream: about three seconds, longer than frames are under way.
 const idleGrants = 6
@@ -37,6 +40,7 @@ func (e *DiffError) Error() string {
 type inbox struct {
 	budget   int // bounds bytes
 	behind   int // bounds each channel's places that were consumed
+	volume   int // bounds their bytes, of all channels together
 	gen      abs.Generation
 	chans    []*inChannel
 	byIndex  map[int]*inChannel
@@ -86,14 +90,15 @@ type heldFrame struct {
 
 func (f heldFrame) last() abs.Seq { return f.first + abs.Seq(f.count) - 1 }
 
-// place says where in the stream the item of a number ends.
+// place says where in the stream the item of a number ends, and how large its frame is.
 type place struct {
 	seq  uint64
 	last abs.Seq
+	size int
 }
 
 func newInbox(gen abs.Generation, chans []InChannel) *inbox {
-	in := &inbox{budget: asideBudget, behind: behindLimit, gen: gen, byIndex: map[int]*inChannel{}}
+	in := &inbox{budget: asideBudget, behind: behindLimit, volume: behindBytes, gen: gen, byIndex: map[int]*inChannel{}}
 	for _, c := range chans {
 		ic := &inChannel{InChannel: c, box: in, next: 1, tail: 1}
 		in.chans = append(in.chans, ic)
@@ -133,7 +138,7 @@ func (in *inbox) accept(d Delivery) error {
 		return nil
 	}
 	first, last := abs.Seq(h.First), abs.Seq(h.Last())
-	c.places = append(c.places, place{d.Seq, last})
+	c.places = append(c.places, place{d.Seq, last, len(d.Frame)})
 	if last < c.tail {
 		in.duplicates++
 		if last+1 == c.tail && h.After != c.tailSum {
@@ -278,12 +283,15 @@ func (in *inbox) drained() {
 func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
 
 // excess is the stream sequence up to which frames must go although no checkpoint counts that has
-// them, 0 if there is room. If none is held, all that came was consumed or lies behind a gap, and is
+// them, 0 if there is room: for as many frames, and so many bytes. If none is held, all that came was consumed or lies behind a gap, and is
 // sent again when the gap is filled.
-func (c *inChannel) excess(limit int) uint64 {
-	n := len(c.places)
+func (c *inChannel) excess(limit, bytes int) uint64 {
+	n, size := len(c.places), 0
+	for _, p := range c.places {
+		size += p.size
+	}
 	switch {
-	case n <= limit:
+	case n <= limit && size <= bytes:
 		return c.purgeable(0)
 	case len(c.held) == 0 && !c.dropped:
 		seq := c.places[n-1].seq

@@ -11,7 +11,7 @@ import (
 func TestInboxMakesRoom(t *testing.T) {
 	at := func(seqs ...uint64) (all []place) {
 		for _, s := range seqs {
-			all = append(all, place{seq: 100 + s, last: abs.Seq(s)})
+			all = append(all, place{seq: 100 + s, last: abs.Seq(s), size: 10})
 		}
 		return all
 	}
@@ -33,12 +33,15 @@ func TestInboxMakesRoom(t *testing.T) {
 		{"dropped for want of memory", at(1, 2, 3, 4), 3, 0, true, 102, 2},
 	} {
 		in := &inChannel{places: c.places, next: c.next, held: make([]heldFrame, c.held), dropped: c.dropped}
-		mustEqual(t, c.name+": purged up to", in.excess(3), c.want)
+		mustEqual(t, c.name+": purged up to", in.excess(3, 1000), c.want)
 		mustEqual(t, c.name+": places left", len(in.places), c.left)
 	}
+	large := &inChannel{places: at(1, 2, 3), next: 3, held: make([]heldFrame, 1)}
+	mustEqual(t, "room for the bytes", large.excess(3, 30), 0)
+	mustEqual(t, "no room for the bytes", large.excess(3, 29), 102)
 	failed := &inChannel{places: at(1), next: 2, owed: 99}
-	mustEqual(t, "asked for again", failed.excess(3), 99)
-	mustEqual(t, "once", failed.excess(3), 0)
+	mustEqual(t, "asked for again", failed.excess(3, 1000), 99)
+	mustEqual(t, "once", failed.excess(3, 1000), 0)
 }
 
 // TestPurgeOfFormerStream: a purge that fails since the stream has been begun anew owes nothing to the new one,
