@@ -356,7 +356,11 @@ func (p *process) saveNext() {
 		p.after(p.w.some(100*time.Microsecond), func() {
 			p.saving = false
 			job.done(err)
-			p.a.wake(p.w.topo.task(taskOf(job.info.Task)))
+			t := p.w.topo.task(taskOf(job.info.Task))
+			if err == nil {
+				p.w.oracle.saved(p.a.runner(t), job.info)
+			}
+			p.a.wake(t)
 			p.saveNext()
 		})
 	})
@@ -461,7 +465,9 @@ func (r *runner) launch() {
 		}
 	}
 	if len(r.t.edges) > 0 {
-		run.out = &output{run: run, newest: map[int]dataflow.Grant{}, arrives: map[int]time.Duration{}}
+		run.out = &output{
+			run: run, newest: map[int]dataflow.Grant{}, arrives: map[int]time.Duration{}, sent: map[int]map[abs.Seq]int{}, consumed: map[int]abs.Seq{},
+		}
 		env.Output = run.out
 	}
 	if r.t.sink {
@@ -483,6 +489,7 @@ func (r *runner) launch() {
 	if r.ingest != nil {
 		r.ingest.Resume(run.task.Source())
 	}
+	run.aligning = w.now
 	run.tick()
 	run.wake()
 	if run.in != nil {
@@ -658,7 +665,10 @@ type taskRun struct {
 	dead    bool
 	turning bool
 	// restored is when the task was last restored for a reason of its own.
-	restored time.Duration
+	restored   time.Duration
+	aligning   time.Duration // when it was last seen not to wait for an epoch that is over
+	recoveries int
+	level      string // of the last
 }
 
 func (r *taskRun) w() *world     { return r.r.p.w }
@@ -712,6 +722,7 @@ func (r *taskRun) tick() {
 	r.after(taskTick, func() {
 		r.upgraded()
 		r.task.Tick()
+		r.w().oracle.aligns(r)
 		r.wake()
 		r.tick()
 	})
@@ -780,6 +791,7 @@ func (r *taskRun) PartSkipped(epoch abs.Epoch, reason string) {
 // Recovered implements [dataflow.Observer].
 func (r *taskRun) Recovered(rec dataflow.Recovery) {
 	r.w().trace("%s is restored: %s, version %d of %v: %s", r.r.t.id, rec.Level, rec.Version, rec.Epoch, rec.Reason)
+	r.recoveries, r.level = r.recoveries+1, rec.Level
 	r.w().oracle.recovered(r, rec)
 }
 

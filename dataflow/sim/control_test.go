@@ -142,6 +142,8 @@ type leader struct {
 	records int           // of the history that its watch has delivered
 	acks    int
 	copies  int
+	began   time.Duration
+	lost    int // epochs in a row that terms before have decided since it began
 	dead    bool
 
 	watchingRecords, watchingAcks, watchingReplicas bool
@@ -179,7 +181,7 @@ func (w *world) newTerm() {
 	}
 	host := able[w.rng.IntN(len(able))]
 	l := &leader{
-		w: w, host: host, proc: host.proc, term: abs.Term(w.terms + len(w.leaders) + 1),
+		w: w, host: host, proc: host.proc, began: w.now, term: abs.Term(w.terms + len(w.leaders) + 1),
 		offset: time.Duration(w.rng.Int64N(int64(time.Hour))),
 	}
 	w.trace("term %d begins on %s", l.term, host.name)

@@ -40,6 +40,7 @@ var namedFaults = []fault{
 	{"abort", 1, (*chaos).abort},
 	{"gateway", 1, (*chaos).cutGateway},
 	{"limit", 1, (*chaos).setLimit},
+	{"twice", 1, (*chaos).acknowledgeTwice},
 }
 
 var errDisk = errors.New("the disk does not take it")
@@ -273,6 +274,25 @@ func (c *chaos) abort() bool {
 		return false
 	}
 	c.w.kv.putAck(abs.Ack{Task: t.id, Epoch: v.Record.Epoch, Generation: c.w.gen, Failed: aborted})
+	return true
+}
+
+// twice is why a task gives an epoch up of which it has given its part.
+const twice = "a second acknowledgement"
+
+// acknowledgeTwice brings a coordinator another acknowledgement of a task that has given one, past the KV, which
+// keeps the first by itself.
+func (c *chaos) acknowledgeTwice() bool {
+	l := c.w.leading()
+	if l == nil || l.host.cut || l.acks == 0 || l.acks < len(c.w.kv.ackLog) {
+		return false
+	}
+	first := c.w.kv.acks[c.w.kv.ackLog[l.acks-1]].ack
+	v, _ := c.w.kv.record(first.Epoch)
+	if v.Record.State != abs.Started || v.Record.Initial || first.Failed != "" {
+		return false
+	}
+	l.step(abs.Ack{Task: first.Task, Epoch: first.Epoch, Generation: first.Generation, Failed: twice})
 	return true
 }
 

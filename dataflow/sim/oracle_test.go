@@ -100,6 +100,7 @@ func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 		return // from an old checkpoint, with all streams empty
 	}
 	o.w.chaos.count("restored: " + rec.Level)
+	o.furthest(r, rec)
 	if rec.Level != "rewind" {
 		r.restored = o.w.now
 		return
@@ -109,6 +110,7 @@ func (o *oracle) recovered(r *taskRun, rec dataflow.Recovery) {
 		return // it has overtaken its replay
 	}
 	c := o.w.topo.channels[g.Channel]
+	o.refilled(r, c, g.Next)
 	lost := o.w.streams[c.to.id].lost[g.Channel]
 	unread := r.restored != 0 && o.w.now-r.restored < settling && o.w.streams[c.to.id].has(g.Channel, g.Next)
 	if g.Next > lost && !unread && !o.w.streams[c.to.id].stopsAt(g.Channel, g.Next) {
@@ -140,6 +142,7 @@ func (o *oracle) written(old abs.EpochRecord, existed bool, r abs.EpochRecord) {
 	if before, ok := o.w.kv.record(r.Epoch - 1); !existed && ok && before.Record.State == abs.Started {
 		o.w.fail("%v starts while the one before it runs", r.Epoch)
 	}
+	o.decided(r)
 	o.w.chaos.count("epoch " + string(r.State))
 	if len(r.Detached) > 0 && r.Manifest() {
 		o.w.chaos.count("committed with agents detached")

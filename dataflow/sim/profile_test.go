@@ -25,6 +25,7 @@ type profile struct {
 	persist time.Duration // of a part
 
 	grantLoss, ackLoss, writeLoss float64
+	refusals                      float64 // share of frames that a stream refuses
 
 	bounds       dataflow.Bounds
 	narrows      bool // when all agents start anew, channels become as narrow as can be
@@ -37,6 +38,7 @@ type profile struct {
 	savepoints  bool   // are asked for
 	holds       bool   // sinks commit with checkpoints
 	steady      bool   // nothing is broken that keeps an epoch from completing: none may be aborted for its time
+	hasty       bool   // nothing keeps a task that replays from its next step for long
 	laggard     string // an agent whose watch of the control plane is slow
 	storm       time.Duration
 	strikes     float64 // faults per event

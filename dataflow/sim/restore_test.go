@@ -130,6 +130,6 @@ func restoreOne(w *world, opt options) error {
 
 // calmPace is the pace of a world in which nothing goes wrong.
 func calmPace(p *profile) {
-	p.grantLoss, p.ackLoss, p.writeLoss, p.laggard = 0, 0, 0, ""
+	p.grantLoss, p.ackLoss, p.writeLoss, p.refusals, p.laggard = 0, 0, 0, 0, ""
 	p.sync, p.link, p.control, p.persist = time.Millisecond, time.Millisecond, time.Millisecond, 2*time.Millisecond
 }

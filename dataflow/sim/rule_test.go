@@ -129,6 +129,64 @@ func parted(p *profile) {
 	p.sync, p.link, p.control, p.turn, p.revises = time.Millisecond, 2*time.Millisecond, 2*time.Millisecond, 200*time.Microsecond, true
 }
 
+// paused is a steady profile in which epochs are far apart, and one of them is often over before a source has heard
+// of it: then its barrier never comes.
+func paused(p *profile) {
+	steady(p)
+	p.laggard, p.control, p.strikes, p.messages, p.pace, p.storm = "gate2", 20*time.Millisecond, 0.05, 60, 500*time.Millisecond, 30*time.Second
+	p.checkpoints.MinPauseMs = 10_000
+}
+
+// overtaken is a steady profile in which coordinators change often.
+func overtaken(p *profile) {
+	steady(p)
+	p.control, p.persist, p.strikes, p.messages, p.pace = 2*time.Millisecond, 30*time.Millisecond, 0.0005, 200, 50*time.Millisecond
+}
+
+// refused is a steady profile in which streams refuse some frames.
+func refused(p *profile) {
+	steady(p)
+	p.refusals, p.link, p.window, p.streamFrames, p.messages = 0.05, time.Millisecond, 0, 1<<16, 100
+	p.turn = 50 * time.Microsecond
+}
+
+// unheard is a parted profile in which the hub hears of a gateway's return from it rather than from the coordinator.
+func unheard(p *profile) {
+	parted(p)
+	p.laggard, p.control = "hub", 20*time.Millisecond
+}
+
+// backlogged is a parted profile in which a gateway that was away takes seconds to bring what it has kept, longer than
+// an epoch may take.
+func backlogged(p *profile) {
+	parted(p)
+	p.messages, p.pace, p.storm, p.batch, p.strikes = 400, 90*time.Millisecond, 36*time.Second, 1, 0.0005
+	p.link, p.turn, p.window = 5*time.Millisecond, time.Millisecond, 1
+	p.bounds.Frames, p.checkpoints.TimeoutMs, p.revises = 1, 2500, false
+}
+
+// rereading is a profile in which tasks that operators have failed in replay for long, since their streams are slow,
+// while what they had frozen before is written.
+func rereading(p *profile) {
+	refusing(p)
+	p.strikes, p.link, p.persist, p.sync, p.control, p.hasty = 0, 60*time.Millisecond, 100*time.Millisecond, time.Millisecond, 2*time.Millisecond, true
+	p.bounds, p.window, p.streamFrames, p.messages, p.grantLoss, p.ackLoss = dataflow.Bounds{}, 0, 1<<16, 100, 0, 0
+}
+
+// alone is a profile in which tasks take snapshots between checkpoints, skip others, and are rewound.
+func alone(p *profile) {
+	busy(p)
+	p.persist, p.strikes, p.messages, p.storm = 150*time.Millisecond, 0.01, 100, 5*time.Second
+	p.bounds.Alone, p.bounds.AloneTicks = 1, 1
+}
+
+// filled is a steady profile with more than a loop can hold, and a source that hears of epochs late.
+func filled(p *profile) {
+	steady(p)
+	p.window, p.padding, p.messages, p.batch, p.pace, p.ends = 1, 90_000, 120, 8, time.Millisecond, false
+	p.laggard, p.control, p.storm = "gate2", 20*time.Millisecond, 4*time.Second
+}
+
 // revising is the usual profile, with agents that look at all of a record that has changed.
 func revising(p *profile) { p.revises = true }
 
@@ -150,6 +208,7 @@ func flood(p *profile) {
 var profiles = map[string]func(*profile){
 	"busy": busy, "narrow": narrow, "detaching": detaching, "failing": failing, "ending": ending, "crowded": crowded,
 	"replicating": replicating, "holding": holding, "steady": steady, "lagging": lagging, "parted": parted, "asked": asked, "revising": revising, "flood": flood,
+	"paused": paused, "overtaken": overtaken, "refused": refused, "unheard": unheard, "backlogged": backlogged, "rereading": rereading, "alone": alone, "filled": filled,
 }
 
 var ruleCases = []ruleCase{

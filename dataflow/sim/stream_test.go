@@ -63,7 +63,7 @@ func (s *stream) ensure() {
 
 // put appends a frame.
 func (s *stream) put(channel int, data []byte) error {
-	if !s.exists {
+	if !s.exists || s.w.profile.refusals > 0 && s.w.rng.Float64() < s.w.profile.refusals {
 		return errUnavailable
 	}
 	if s.held[channel] >= s.w.profile.streamFrames {
@@ -302,8 +302,10 @@ type output struct {
 	newest   map[int]dataflow.Grant
 	order    []int
 	granting bool
-	arrives  map[int]time.Duration // when the last frame of a channel arrives
-	sends    []*send               // under way, oldest first
+	arrives  map[int]time.Duration   // when the last frame of a channel arrives
+	sends    []*send                 // under way, oldest first
+	sent     map[int]map[abs.Seq]int // how often, by channel and first number
+	consumed map[int]abs.Seq         // next of the last grant, by channel
 }
 
 type send struct {
@@ -339,6 +341,7 @@ func (o *output) takeGrants() {
 		if g.Rewind {
 			o.run.w().trace("%s: channel %s is asked for from %d on", o.run.r.t.id, o.run.w().topo.channels[g.Channel].id, g.Next)
 		}
+		o.consumed[g.Channel] = g.Next
 		o.run.try(o.run.w().oracle.serving(o.run, g, func() error { return o.run.task.TakeGrant(context.Background(), g) }))
 		o.run.wake()
 		o.takeGrants()
@@ -373,12 +376,25 @@ func (o *output) Send(channel int, buf []byte, done func(error)) {
 	s := &send{c: w.topo.channels[channel], buf: buf, data: bytes.Clone(buf), done: done}
 	w.oracle.sent(s)
 	o.sends = append(o.sends, s)
+	o.noteSent(s)
 	at := max(w.now+w.some(w.profile.link), o.arrives[channel])
 	o.arrives[channel] = at
 	if w.rules.ackBeforeStored {
 		o.settle(s, nil)
 	}
 	w.after(at-w.now, func() { o.arrive(s) })
+}
+
+// noteSent counts how often a frame was sent.
+func (o *output) noteSent(s *send) {
+	h, _, err := frame.Decode(s.data)
+	if err != nil {
+		return // the oracle has said so
+	}
+	if o.sent[s.c.index] == nil {
+		o.sent[s.c.index] = map[abs.Seq]int{}
+	}
+	o.sent[s.c.index][abs.Seq(h.First)]++
 }
 
 // arrive brings a frame to its stream, also one that a process has sent before it ended.
@@ -415,6 +431,9 @@ func (o *output) settle(s *send, err error) {
 		return
 	}
 	s.settled = true
+	if err != nil {
+		o.run.w().oracle.refused(s, o)
+	}
 	o.sends = slices.DeleteFunc(o.sends, func(other *send) bool { return other == s })
 	s.done(err)
 	o.run.wake()

@@ -290,8 +290,10 @@ func hashOf(parts ...[]byte) uint64 {
 }
 
 // mayAbort says whether an epoch may be given up for that reason in a steady world: because a fault wanted it,
-// or the one before did, or a gateway was away whose tasks are not all sources.
+// the one before did, or its part is of an agent that went away, because a loop in which records multiply is full, or a
+// gateway was away whose tasks are not all sources.
 func (tp *topology) mayAbort(reason string) bool {
 	fed := slices.ContainsFunc(tp.tasks, func(t *plannedTask) bool { return !t.source && tp.plan(1).Gateway(t.agent) })
-	return strings.HasSuffix(reason, aborted) || strings.HasSuffix(reason, "not durable yet") || fed && strings.HasPrefix(reason, "channel ")
+	return strings.HasSuffix(reason, aborted) || strings.HasSuffix(reason, "not durable yet") || strings.Contains(reason, "was not replicated before its agent was gone") ||
+		tp.doubles && strings.Contains(reason, "the loop is full") || fed && strings.HasPrefix(reason, "channel ")
 }
