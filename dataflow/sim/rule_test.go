@@ -153,7 +153,8 @@ func refused(p *profile) {
 // unheard is a parted profile in which the hub hears of a gateway's return from it rather than from the coordinator.
 func unheard(p *profile) {
 	parted(p)
-	p.laggard, p.control = "hub", 20*time.Millisecond
+	p.laggard, p.control, p.checkpoints.TimeoutMs = "hub", 20*time.Millisecond, 60_000
+	p.messages, p.pace, p.storm, p.strikes = 100, 500*time.Millisecond, time.Minute, 0.001
 }
 
 // backlogged is a parted profile in which a gateway that was away takes seconds to bring what it has kept, longer than
@@ -162,7 +163,7 @@ func backlogged(p *profile) {
 	parted(p)
 	p.messages, p.pace, p.storm, p.batch, p.strikes = 400, 90*time.Millisecond, 36*time.Second, 1, 0.0005
 	p.link, p.turn, p.window = 5*time.Millisecond, time.Millisecond, 1
-	p.bounds.Frames, p.checkpoints.TimeoutMs, p.revises = 1, 2500, false
+	p.bounds.Frames, p.checkpoints.TimeoutMs = 1, 2500
 }
 
 // rereading is a profile in which tasks that operators have failed in replay for long, since their streams are slow,
