@@ -85,7 +85,7 @@ func (a *agent) end(power bool) {
 	if p == nil {
 		return
 	}
-	a.heard = a.w.now
+	a.heard, a.caughtUp = a.w.now, false
 	for _, r := range p.runners {
 		r.end()
 	}
@@ -99,7 +99,7 @@ func (a *agent) setCut(cut bool) {
 		return
 	}
 	a.w.trace("%s cut off: %v", a.name, cut)
-	a.cut, a.heard = cut, a.w.now
+	a.cut, a.heard, a.caughtUp = cut, a.w.now, false
 	if a.proc == nil {
 		return
 	}
@@ -182,7 +182,7 @@ func (p *process) connect() {
 // sign tells the others every now and then that the agent lives.
 func (p *process) sign() {
 	if !p.a.cut {
-		p.a.caughtUp, p.a.quiet = !p.behind(), p.quiet()
+		p.a.caughtUp, p.a.quiet = p.connected && !p.behind(), p.quiet()
 	}
 	p.after(signEvery, p.sign)
 }
