@@ -174,6 +174,15 @@ func rereading(p *profile) {
 	p.bounds, p.window, p.streamFrames, p.messages, p.grantLoss, p.ackLoss = dataflow.Bounds{}, 0, 1<<16, 100, 0, 0
 }
 
+// sparse is a profile in which few records go round a loop, slowly, and parts take long to be written.
+func sparse(p *profile) {
+	busy(p)
+	p.poison, p.pace, p.messages, p.batch, p.ends, p.dedupe, p.strikes = 0, 150*time.Millisecond, 40, 1, false, 1024, 0.003
+	p.grantLoss, p.ackLoss, p.writeLoss, p.bounds, p.padding, p.window, p.streamFrames = 0, 0, 0, dataflow.Bounds{Behind: 1 << 15}, 20, 0, 1<<16
+	p.link, p.sync, p.control, p.persist, p.laggard = 10*time.Millisecond, time.Millisecond, 2*time.Millisecond, 150*time.Millisecond, ""
+	p.storm = 8 * time.Second
+}
+
 // alone is a profile in which tasks take snapshots between checkpoints, skip others, and are rewound.
 func alone(p *profile) {
 	busy(p)
@@ -209,7 +218,7 @@ func flood(p *profile) {
 var profiles = map[string]func(*profile){
 	"busy": busy, "narrow": narrow, "detaching": detaching, "failing": failing, "ending": ending, "crowded": crowded,
 	"replicating": replicating, "holding": holding, "steady": steady, "lagging": lagging, "parted": parted, "asked": asked, "revising": revising, "flood": flood,
-	"paused": paused, "overtaken": overtaken, "refused": refused, "unheard": unheard, "backlogged": backlogged, "rereading": rereading, "alone": alone, "filled": filled,
+	"paused": paused, "overtaken": overtaken, "refused": refused, "unheard": unheard, "backlogged": backlogged, "rereading": rereading, "alone": alone, "sparse": sparse, "filled": filled,
 }
 
 var ruleCases = []ruleCase{

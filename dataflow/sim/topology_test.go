@@ -58,8 +58,15 @@ var burstSide = func() *topology {
 	return tp
 }()
 
+// forked is a loop whose head has a receiver outside it, too: a record comes there each time it goes round.
+var forked = func() *topology {
+	tp := parseTopology("forked", "s@gate* h@hub b@far x@left! k@out! s>h h>b h>x b^h b>k")
+	tp.forks = true
+	return tp
+}()
+
 // specialTopologies are run when they are named only.
-var specialTopologies = []*topology{burst, burstSide}
+var specialTopologies = []*topology{burst, burstSide, forked}
 
 // spooling makes a topology one whose outputs to other agents overflow to spools, and soon.
 func spooling(tp *topology) *topology {
@@ -86,6 +93,7 @@ type topology struct {
 	channels []*plannedChannel
 	timed    bool // it has event time, and operators with timers
 	doubles  bool // a record that goes round becomes two
+	forks    bool // it comes out once more each time it goes round
 	spools   bool // outputs to other agents have spools
 }
 
@@ -94,6 +102,9 @@ func (tp *topology) copies(m message) int {
 	n := m.from.paths()
 	if tp.doubles {
 		n <<= rounds(m.id)
+	}
+	if tp.forks {
+		n += rounds(m.id)
 	}
 	return n
 }

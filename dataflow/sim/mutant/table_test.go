@@ -132,4 +132,34 @@ var mutants = []mutant{
 		name: "a restored head does not get its loop log", file: "dataflow/recover.go", topo: "loop", args: "-sim.profile=busy -sim.faults=site",
 		old: "	if err := t.loadLoop(state); err != nil {\n		return err\n	}\n", new: "",
 	},
+
+	// What shows by being late, or needless (timely_test.go), each with a seed that finds it.
+	{ // 1
+		name: "tasks are not told of an abort", file: "abs/record.go", topo: "merge", args: "-sim.profile=paused -sim.faults=abort",
+		old: "		if open && r.Epoch != 0 {", new: "		if open && r.Epoch != 0 && false {",
+	},
+	{ // 3
+		name: "parts are used whose barrier nobody waited for", file: "abs/decide.go", topo: "merge", args: "-sim.profile=unheard -sim.faults=gateway",
+		old: "	if !r.Initial {\n		c.keepUnaligned(r, kept)\n	}\n", new: "",
+	},
+	{ // 1
+		name: "an agent is attached before its backlog is drained", file: "abs/coordinator.go", topo: "merge", args: "-sim.profile=backlogged -sim.faults=gateway",
+		old: "	case AgentBack:\n		delete(c.gone, n.Agent)", new: "	case AgentBack:\n		delete(c.gone, n.Agent)\n		if c.detached[n.Agent] {\n			c.returning[n.Agent] = true\n		}",
+	},
+	{ // 4
+		name: "a term drives an epoch that it has not taken over", file: "abs/decide.go", topo: "merge", args: "-sim.profile=overtaken -sim.faults=term",
+		old: "	if r.Term != c.term {\n", new: "	if r.Term != c.term && false {\n",
+	},
+	{ // 2
+		name: "a second acknowledgement counts", file: "abs/coordinator.go", topo: "merge", args: "-sim.profile=steady -sim.faults=twice",
+		old: "answered && (first.Failed == \"\" || !c.initial(a.Epoch)) {", new: "answered && first.Failed == \"\" && false {",
+	},
+	{ // 1
+		name: "a refused frame is not sent again unasked", file: "dataflow/outlet.go", topo: "merge", args: "-sim.profile=refused -sim.faults=none",
+		old: "	o.unsend(i)\n}\n\n// advance", new: "	_ = i\n}\n\n// advance",
+	},
+	{ // 1
+		name: "a full loop does not give an epoch up", file: "dataflow/loop.go", topo: "burstside", args: "-sim.profile=filled -sim.faults=none",
+		old: "if t.stuck++; t.stuck == loopStuckTicks {", new: "if t.stuck++; false {",
+	},
 }
