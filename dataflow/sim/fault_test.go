@@ -41,6 +41,7 @@ var namedFaults = []fault{
 	{"gateway", 1, (*chaos).cutGateway},
 	{"limit", 1, (*chaos).setLimit},
 	{"twice", 1, (*chaos).acknowledgeTwice},
+	{"back", 1, (*chaos).loseBack},
 }
 
 var errDisk = errors.New("the disk does not take it")
@@ -247,6 +248,25 @@ func (c *chaos) loseSite() bool {
 	for _, t := range c.w.topo.tasks {
 		if !t.source {
 			c.emptyStream(c.w.streams[t.id])
+		}
+	}
+	return true
+}
+
+// loseBack loses what is in streams of back edges, and all that the heads' receivers outside the loop have in memory
+// and in their streams: they go back to what they have saved.
+func (c *chaos) loseBack() bool {
+	for _, back := range c.w.topo.channels {
+		if !back.back {
+			continue
+		}
+		c.w.streams[back.to.id].loseChannel(back.index)
+		for _, edge := range back.to.edges {
+			for _, out := range edge {
+				if !out.loop && c.endProcess(c.w.agent(out.to.agent), true) {
+					c.emptyStream(c.w.streams[out.to.id])
+				}
+			}
 		}
 	}
 	return true

@@ -120,6 +120,21 @@ func (s *stream) loseTail(n int) {
 	s.interrupt()
 }
 
+// loseChannel loses all frames of a channel.
+func (s *stream) loseChannel(channel int) {
+	var lost, kept []stored
+	for _, f := range s.frames {
+		if f.channel == channel {
+			lost = append(lost, f)
+		} else {
+			kept = append(kept, f)
+		}
+	}
+	s.lose(lost)
+	s.frames = kept
+	s.interrupt()
+}
+
 // empty loses the stream. A new one begins above the last one's sequences.
 func (s *stream) empty() {
 	s.lose(s.frames)
