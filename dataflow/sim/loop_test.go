@@ -38,6 +38,17 @@ func TestLoopRules(t *testing.T) {
 	}
 }
 
+// TestLoopThatIsRefilled runs a loop whose head makes again what a receiver outside the loop lacks, while what came by
+// the back edge is gone from its stream: a part of its own may hold it.
+func TestLoopThatIsRefilled(t *testing.T) {
+	const seeds = 60
+	for seed := uint64(1); seed <= seeds; seed++ {
+		if _, err := simulate(forked, seed, options{faults: []string{"back", "slow"}, adjust: sparse}); err != nil {
+			t.Errorf("seed %d: %.2000s", seed, err)
+		}
+	}
+}
+
 // TestLoopThatMultiplies runs a loop in which records double each time they go round, with four frames as
 // the whole credit and records that fill them: more than credit allows is in the loop at once.
 func TestLoopThatMultiplies(t *testing.T) {

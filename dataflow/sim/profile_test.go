@@ -38,6 +38,7 @@ type profile struct {
 	savepoints  bool   // are asked for
 	holds       bool   // sinks commit with checkpoints
 	steady      bool   // nothing is broken that keeps an epoch from completing: none may be aborted for its time
+	refills     bool   // a head finds in its loop logs what it lacks of a back edge before it asks for it
 	hasty       bool   // nothing keeps a task that replays from its next step for long
 	laggard     string // an agent whose watch of the control plane is slow
 	storm       time.Duration

@@ -180,7 +180,7 @@ func sparse(p *profile) {
 	p.poison, p.pace, p.messages, p.batch, p.ends, p.dedupe, p.strikes = 0, 150*time.Millisecond, 40, 1, false, 1024, 0.003
 	p.grantLoss, p.ackLoss, p.writeLoss, p.bounds, p.padding, p.window, p.streamFrames = 0, 0, 0, dataflow.Bounds{Behind: 1 << 15}, 20, 0, 1<<16
 	p.link, p.sync, p.control, p.persist, p.laggard = 10*time.Millisecond, time.Millisecond, 2*time.Millisecond, 150*time.Millisecond, ""
-	p.storm = 8 * time.Second
+	p.storm, p.refills = 8*time.Second, true
 }
 
 // alone is a profile in which tasks take snapshots between checkpoints, skip others, and are rewound.

@@ -125,9 +125,10 @@ func (o *oracle) furthest(r *taskRun, rec dataflow.Recovery) {
 	}
 }
 
-// refilled: nobody is rewound for what a loop log of the receiver holds.
+// refilled: nobody is rewound for what a loop log of the receiver holds. Where a head that replays waits for another
+// channel as well, it asks for a back edge's items before it looks for them there.
 func (o *oracle) refilled(r *taskRun, c *plannedChannel, n abs.Seq) {
-	if !c.back {
+	if !c.back || !o.w.profile.refills {
 		return
 	}
 	o.w.chaos.count("back edge rewound")

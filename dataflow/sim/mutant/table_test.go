@@ -158,6 +158,10 @@ var mutants = []mutant{
 		name: "a refused frame is not sent again unasked", file: "dataflow/outlet.go", topo: "merge", args: "-sim.profile=refused -sim.faults=none",
 		old: "	o.unsend(i)\n}\n\n// advance", new: "	_ = i\n}\n\n// advance",
 	},
+	{ // 4
+		name: "a gap of a back edge is not refilled from a loop log", file: "dataflow/task.go", topo: "forked", args: "-sim.profile=sparse -sim.faults=back,slow",
+		old: "if err := t.refill(c); err != nil || !c.has(e.count) {", new: "if err := error(nil); err != nil || !c.has(e.count) {",
+	},
 	{ // 1
 		name: "a full loop does not give an epoch up", file: "dataflow/loop.go", topo: "burstside", args: "-sim.profile=filled -sim.faults=none",
 		old: "if t.stuck++; t.stuck == loopStuckTicks {", new: "if t.stuck++; false {",
