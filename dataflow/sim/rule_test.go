@@ -170,7 +170,7 @@ func backlogged(p *profile) {
 // while what they had frozen before is written.
 func rereading(p *profile) {
 	refusing(p)
-	p.strikes, p.link, p.persist, p.sync, p.control, p.hasty = 0, 60*time.Millisecond, 100*time.Millisecond, time.Millisecond, 2*time.Millisecond, true
+	p.strikes, p.link, p.persist, p.sync, p.control, p.hasty = 0, 60*time.Millisecond, 400*time.Millisecond, time.Millisecond, 2*time.Millisecond, true
 	p.bounds, p.window, p.streamFrames, p.messages, p.grantLoss, p.ackLoss = dataflow.Bounds{}, 0, 1<<16, 100, 0, 0
 }
 
@@ -186,7 +186,8 @@ func sparse(p *profile) {
 // alone is a profile in which tasks take snapshots between checkpoints, skip others, and are rewound.
 func alone(p *profile) {
 	busy(p)
-	p.persist, p.strikes, p.messages, p.storm = 150*time.Millisecond, 0.01, 100, 5*time.Second
+	p.persist, p.strikes, p.messages, p.storm, p.pace = 200*time.Millisecond, 0.01, 100, 8*time.Second, 50*time.Millisecond
+	p.checkpoints.TimeoutMs, p.checkpoints.IntervalMs = 150, 50
 	p.bounds.Alone, p.bounds.AloneTicks = 1, 1
 }
 

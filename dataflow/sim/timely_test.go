@@ -20,7 +20,7 @@ const (
 	// ask for it after half a second at the earliest.
 	sentAgain = 350 * time.Millisecond
 	// restoredAnew: a task that replays must be at a part of its own that has become durable meanwhile.
-	restoredAnew = 500 * time.Millisecond
+	restoredAnew = 200 * time.Millisecond
 	// readIn: a term must have read what there is of records.
 	readIn = 2 * time.Second
 	// lostRaces is how many epochs in a row a term may decide after another has begun: those that the new one was not
