@@ -30,6 +30,8 @@
 //     that its receiver's stream has lost;
 //   - an epoch's key changes only as it may; a checkpoint is committed only with parts that are on their
 //     disks, load and fit together; the whole job can be restored from it and comes to the same sums;
+//   - where nothing else takes so long, no task waits for an epoch that is over, makes again what a part of it holds,
+//     or asks for what it has, and no term leaves the decisions to the one before (timely_test.go);
 //   - in the end everything is delivered, and two checkpoints later logs, streams, windows and parts
 //     hold next to nothing.
 package sim

@@ -161,9 +161,9 @@ func unheard(p *profile) {
 // an epoch may take.
 func backlogged(p *profile) {
 	parted(p)
-	p.messages, p.pace, p.storm, p.batch, p.strikes = 240, 150*time.Millisecond, 36*time.Second, 1, 0.0005
-	p.link, p.turn, p.window = 5*time.Millisecond, time.Millisecond, 1
-	p.bounds.Frames, p.bounds.Unsent, p.checkpoints.TimeoutMs = 1, 1, 2500
+	p.messages, p.pace, p.storm, p.batch, p.strikes = 360, 100*time.Millisecond, 36*time.Second, 1, 0.0005
+	p.window = 1
+	p.bounds.Frames, p.bounds.Unsent, p.checkpoints.TimeoutMs = 1, 1, 3000
 }
 
 // rereading is a profile in which tasks that operators have failed in replay for long, since their streams are slow,

@@ -142,8 +142,8 @@ var mutants = []mutant{
 		name: "parts are used whose barrier nobody waited for", file: "abs/decide.go", topo: "merge", args: "-sim.profile=unheard -sim.faults=gateway",
 		old: "	if !r.Initial {\n		c.keepUnaligned(r, kept)\n	}\n", new: "",
 	},
-	{ // 1
-		name: "an agent is attached before its backlog is drained", file: "abs/coordinator.go", topo: "merge", args: "-sim.profile=backlogged -sim.faults=gateway",
+	{ // 2
+		name: "an agent is attached before its backlog is drained", file: "abs/coordinator.go", topo: "chain", args: "-sim.profile=backlogged -sim.faults=gateway",
 		old: "	case AgentBack:\n		delete(c.gone, n.Agent)", new: "	case AgentBack:\n		delete(c.gone, n.Agent)\n		if c.detached[n.Agent] {\n			c.returning[n.Agent] = true\n		}",
 	},
 	{ // 4
@@ -157,6 +157,10 @@ var mutants = []mutant{
 	{ // 1
 		name: "a refused frame is not sent again unasked", file: "dataflow/outlet.go", topo: "merge", args: "-sim.profile=refused -sim.faults=none",
 		old: "	o.unsend(i)\n}\n\n// advance", new: "	_ = i\n}\n\n// advance",
+	},
+	{ // 5
+		name: "a task replays on what a newer part of it holds", file: "dataflow/persist.go", topo: "merge", args: "-sim.profile=rereading -sim.faults=none",
+		old: "		t.behind = \"a part further on has become durable\"\n", new: "",
 	},
 	{ // 4
 		name: "a gap of a back edge is not refilled from a loop log", file: "dataflow/task.go", topo: "forked", args: "-sim.profile=sparse -sim.faults=back,slow",
