@@ -138,7 +138,7 @@ var mutants = []mutant{
 		name: "tasks are not told of an abort", file: "abs/record.go", topo: "merge", args: "-sim.profile=paused -sim.faults=abort",
 		old: "		if open && r.Epoch != 0 {", new: "		if open && r.Epoch != 0 && false {",
 	},
-	{ // 3
+	{ // 5
 		name: "parts are used whose barrier nobody waited for", file: "abs/decide.go", topo: "merge", args: "-sim.profile=unheard -sim.faults=gateway",
 		old: "	if !r.Initial {\n		c.keepUnaligned(r, kept)\n	}\n", new: "",
 	},
