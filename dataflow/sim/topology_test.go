@@ -306,5 +306,5 @@ func hashOf(parts ...[]byte) uint64 {
 func (tp *topology) mayAbort(reason string) bool {
 	fed := slices.ContainsFunc(tp.tasks, func(t *plannedTask) bool { return !t.source && tp.plan(1).Gateway(t.agent) })
 	return strings.HasSuffix(reason, aborted) || strings.HasSuffix(reason, "not durable yet") || strings.Contains(reason, "was not replicated before its agent was gone") ||
-		tp.doubles && strings.Contains(reason, "the loop is full") || fed && strings.HasPrefix(reason, "channel ")
+		tp.doubles && (strings.Contains(reason, "the loop is full") || strings.Contains(reason, "came round the loop during")) || fed && strings.HasPrefix(reason, "channel ")
 }
