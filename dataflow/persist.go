@@ -104,6 +104,9 @@ func (t *Task) saved(p *pendingPart, err error) {
 	if t.replaying && t.recovery.Level != LevelRewind && p.info.Pos > t.pos {
 		t.behind = "a part further on has become durable"
 	}
+	for _, c := range t.inbox.chans {
+		c.refilled = 0 // the part's loop log may hold what a replay waits for
+	}
 	p.report.Info = p.info
 	p.report.PersistMS = ms(t.env.Stopwatch() - p.frozen)
 	t.stats.epoch.Store(uint64(t.durable))

@@ -41,7 +41,7 @@ func TestLoopRules(t *testing.T) {
 // TestLoopThatIsRefilled runs a loop whose head makes again what a receiver outside the loop lacks, while what came by
 // the back edge is gone from its stream: a part of its own may hold it.
 func TestLoopThatIsRefilled(t *testing.T) {
-	const seeds = 60
+	const seeds = 100
 	for seed := uint64(1); seed <= seeds; seed++ {
 		if _, err := simulate(forked, seed, options{faults: []string{"back", "slow"}, adjust: sparse}); err != nil {
 			t.Errorf("seed %d: %.2000s", seed, err)
