@@ -166,6 +166,9 @@ func (s *stage) through(ctx context.Context, r *result) error {
 		if err != nil {
 			return err
 		}
+		if now.done == 0 || len(all) > 0 && now.done < all[len(all)-1].done {
+			now.done = s.finished(ctx, now.done)
+		}
 		if len(all) == 0 || now.done > all[len(all)-1].done {
 			moved = time.Now()
 		}
@@ -189,6 +192,16 @@ func (s *stage) through(ctx context.Context, r *result) error {
 	r.seconds = end.at.Sub(begin.at).Seconds() / share
 	r.cpu = (end.cpu - begin.cpu).Seconds() / share
 	return nil
+}
+
+// finished is how many records are through of which so many are counted: all, if the job has finished, whose tasks
+// count no more. An agent that does not answer is asked at the next look.
+func (s *stage) finished(ctx context.Context, counted float64) float64 {
+	j, err := s.agents[0].Client().Job(ctx, s.job.Name)
+	if err == nil && j.State == api.JobFinished {
+		return float64(s.job.Total())
+	}
+	return counted
 }
 
 // at finds, between two looks, the moment at which so many records were through.
