@@ -109,12 +109,15 @@ func (s *stream) unique(n int) (group string, u uint64) {
 func (s *stream) message(n, total int) (topic, payload string) {
 	_, name, seq := s.sensor(n)
 	topic = fmt.Sprintf("%s/g%d/%s", s.job, s.gateway+1, name)
-	if s.job == "loop" {
+	switch s.job {
+	case "loop":
 		v := seq
 		if n > total {
 			v *= 1_000_000
 		}
 		return topic, fmt.Sprintf(`{"seq":%d,"v":%d}`, seq, v)
+	case "windows":
+		return topic, fmt.Sprintf(`{"seq":%d,"t":%d}`, seq, eventTime(n, total))
 	}
 	group, u := s.unique(n)
 	return topic, fmt.Sprintf(`{"seq":%d,"g":"%s","u":%d}`, seq, group, u)
@@ -134,19 +137,22 @@ func newStream(job string, gateway int, broker string, qos byte, total int) *str
 type book struct {
 	chain, sensors, groups *ledger.Ledger
 	alarms, learned        *rounds
+	windows                *windowed
 	broken                 []string
 	newest                 time.Time // when something new came
 }
 
 func newBook() *book {
-	return &book{chain: ledger.New(), sensors: ledger.New(), groups: ledger.New(), alarms: newRounds(), learned: newRounds(), newest: time.Now()}
+	return &book{chain: ledger.New(), sensors: ledger.New(), groups: ledger.New(), alarms: newRounds(), learned: newRounds(), windows: newWindowed(), newest: time.Now()}
 }
 
 // take notes a message of a sink.
 func (b *book) take(topic string, payload []byte) {
 	parts := strings.Split(topic, "/")
 	var l *ledger.Ledger
-	var r *rounds
+	var r interface {
+		take(key string, payload []byte) (isNew bool)
+	}
 	switch parts[1] {
 	case "chain":
 		l = b.chain
@@ -158,6 +164,8 @@ func (b *book) take(topic string, payload []byte) {
 		r = b.alarms
 	case "learned":
 		r = b.learned
+	case "windows", "late":
+		r = b.windows
 	default:
 		b.broken = append(b.broken, topic+" "+string(payload))
 		return
@@ -186,6 +194,8 @@ func (b *book) sent(s *stream, n int) {
 			b.sensors.Sent(name, uint64(seq))
 			group, u := s.unique(i)
 			b.groups.Sent(group, u)
+		case "windows":
+			b.windows.send(name, eventTime(i, n), int64(seq))
 		}
 	}
 }

@@ -174,6 +174,7 @@ func (s *theSite) settle() (extra int, err error) {
 		}
 		want := s.total/sensors + extra
 		round := s.book.alarms.complete(gateways*sensors, want) && s.book.learned.complete(gateways*sensors, want)
+		complete = complete && s.book.windows.complete()
 		quiet := time.Since(s.book.newest)
 		s.mu.Unlock()
 		if complete && round && quiet > quietFor {
@@ -234,6 +235,15 @@ func (s *theSite) verdict(extra int) error {
 			errs = append(errs, fmt.Errorf("sink %s is not exact: %d keys of %d\n  %s", sink.name, len(sink.r.keys), gateways*sensors,
 				strings.Join(append(sink.r.faults, sink.r.missing(want)...), "\n  ")))
 		}
+	}
+	w := s.book.windows
+	windows, late := w.total()
+	s.say("sinks windows and late: %d windows, %d readings late", windows, late)
+	if late == 0 {
+		errs = append(errs, errors.New("no reading was late: the trial is no trial of that"))
+	}
+	if len(w.faults) > 0 || !w.complete() {
+		errs = append(errs, fmt.Errorf("sinks windows and late are not exact:\n  %s", strings.Join(append(w.faults, w.missing()...), "\n  ")))
 	}
 	if len(s.book.broken) > 0 {
 		errs = append(errs, fmt.Errorf("the loop's operators saw %d numbers out of order, such as %s", len(s.book.broken), s.book.broken[0]))

@@ -1,7 +1,8 @@
 // Chaos runs jobs on several agents in processes of their own while everything goes wrong that a plan, made from a
 // seed, says: SIGKILL with the loss of all that was not fsynced, SIGSTOP, cut and slow links, restarts of brokers and
 // of the NATS server, full and slow disks, clocks that jump, damaged snapshots, the loss of the server's files, the loss of power on
-// the whole site. At the end what every sink gave must be what a model computes from the readings that were sent.
+// the whole site. The jobs are a chain, two shuffles of what four gateways send, a loop, and windows of event time with
+// late readings. At the end what every sink gave must be what a model computes from the readings that were sent.
 //
 //	go run ./internal/chaos [-duration 5m] [-round 4m] [-seed N] [-disk auto|forget|plain] [-keep]
 //

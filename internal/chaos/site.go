@@ -56,12 +56,15 @@ func build(ctx context.Context, dir string) (program, error) {
 	g.Go(func() error {
 		return run(exec.CommandContext(ctx, "go", "build", "-o", p.agent, "github.com/weir-stream/weir/cmd/agent"))
 	})
-	for _, name := range []string{"tally", "watch", "learn"} {
+	for _, name := range []string{"tally", "watch", "learn", "window"} {
 		file := filepath.Join(dir, name+".wasm")
 		p.operators["./"+name+".wasm"] = file
 		g.Go(func() error {
-			if name != "tally" {
+			switch name {
+			case "watch", "learn":
 				return examples.BuildOperator(ctx, "feedback/"+name, file)
+			case "window":
+				return examples.BuildOperator(ctx, "operators/"+name, file)
 			}
 			cmd := exec.CommandContext(ctx, "go", "build", "-buildmode=c-shared", "-o", file, "github.com/weir-stream/weir/internal/chaos/tally")
 			cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
@@ -117,7 +120,7 @@ type theSite struct {
 }
 
 // jobNames are the jobs, in the order in which they are applied.
-var jobNames = []string{"chain", "shuffle", "feedback"}
+var jobNames = []string{"chain", "shuffle", "feedback", "windows"}
 
 // play runs one round.
 func play(ctx context.Context, dir string, built program, o options, seed uint64, lasts time.Duration) (err error) {
@@ -399,7 +402,7 @@ func (s *theSite) apply() error {
 		return err
 	}
 	plain, other, _, _ := s.brokers()
-	for i, text := range []string{chainJob, shuffleJob, loopJob} {
+	for i, text := range []string{chainJob, shuffleJob, loopJob, windowsJob} {
 		used := map[string]string{}
 		for as, digest := range modules {
 			if strings.Contains(text, as) {
@@ -434,7 +437,8 @@ func (s *theSite) send(lasts time.Duration) {
 	_, _, plainAt, otherAt := s.brokers()
 	for g := range gateways {
 		s.streams = append(s.streams, newStream("chain", g, plainAt, s.once(), s.total),
-			newStream("shuffle", g, otherAt, 1, s.total), newStream("loop", g, plainAt, 1, s.total))
+			newStream("shuffle", g, otherAt, 1, s.total), newStream("loop", g, plainAt, 1, s.total),
+			newStream("windows", g, otherAt, 1, s.total))
 	}
 	for _, st := range s.streams {
 		st.sender.Held.Store(false)
