@@ -17,8 +17,8 @@ const asideBudget = 16 << 20
 // which they can go could not come in.
 const behindLimit = 1 << 15
 
-// behindBytes bounds the same of all channels of a task together, in bytes: half of what a stream has to take.
-const behindBytes = 128 << 20
+// storedLimit bounds the same of all channels of a task together, in bytes: half of what a stream has to take.
+const storedLimit = 128 << 20
 
 // idleGrants is how often a grant is repeated without anything having come before the sender is asked
 // for what it may believe to be in the stream: about three seconds, longer than frames are under way.
@@ -40,11 +40,12 @@ func (e *DiffError) Error() string {
 type inbox struct {
 	budget   int // bounds bytes
 	behind   int // bounds each channel's places that were consumed
-	volume   int // bounds their bytes, of all channels together
+	most     int // bounds stored, where what is consumed can go
 	gen      abs.Generation
 	chans    []*inChannel
 	byIndex  map[int]*inChannel
 	bytes    int    // held
+	stored   int    // bytes of the frames in the stream, of all channels
 	shut     bool   // a loop of the task is full
 	reading  bool   // through what is in the stream already: what is missing may still come
 	restarts uint64 // how often the stream was begun anew: sequences of another one mean nothing
@@ -66,6 +67,7 @@ type inChannel struct {
 	bytes    int         // held
 	loop     []heldFrame // of a restored loop log, not yet taken: held whatever becomes of the stream
 	places   []place     // frames in the stream, for purging
+	stored   int         // their bytes
 	owed     uint64      // sequence up to which a purge has failed
 	gap      bool        // the number after those held is not to be had from the stream
 	rewind   bool        // gap, and nothing else is left to do first: the sender must send from next again
@@ -98,7 +100,7 @@ type place struct {
 }
 
 func newInbox(gen abs.Generation, chans []InChannel) *inbox {
-	in := &inbox{budget: asideBudget, behind: behindLimit, volume: behindBytes, gen: gen, byIndex: map[int]*inChannel{}}
+	in := &inbox{budget: asideBudget, behind: behindLimit, most: storedLimit, gen: gen, byIndex: map[int]*inChannel{}}
 	for _, c := range chans {
 		ic := &inChannel{InChannel: c, box: in, next: 1, tail: 1}
 		in.chans = append(in.chans, ic)
@@ -119,7 +121,8 @@ func (in *inbox) restart() {
 	in.bytes, in.reading = 0, true
 	in.restarts++
 	for _, c := range in.chans {
-		c.places, c.owed = nil, 0
+		c.forget(len(c.places))
+		c.owed = 0
 		c.seek(c.next, c.sum)
 		c.reload()
 	}
@@ -138,7 +141,7 @@ func (in *inbox) accept(d Delivery) error {
 		return nil
 	}
 	first, last := abs.Seq(h.First), abs.Seq(h.Last())
-	c.places = append(c.places, place{d.Seq, last, len(d.Frame)})
+	c.keep(place{d.Seq, last, len(d.Frame)})
 	if last < c.tail {
 		in.duplicates++
 		if last+1 == c.tail && h.After != c.tailSum {
@@ -282,20 +285,34 @@ func (in *inbox) drained() {
 // starved says that frames of the channel were dropped for want of memory and are needed now.
 func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
 
-// excess is the stream sequence up to which frames must go although no checkpoint counts that has
-// them, 0 if there is room: for as many frames, and so many bytes. If none is held, all that came was consumed or lies behind a gap, and is
-// sent again when the gap is filled.
-func (c *inChannel) excess(limit, bytes int) uint64 {
-	n, size := len(c.places), 0
-	for _, p := range c.places {
-		size += p.size
+// keep notes a frame that the stream has.
+func (c *inChannel) keep(p place) {
+	c.places, c.stored = append(c.places, p), c.stored+p.size
+	c.box.stored += p.size
+}
+
+// forget is told that the channel's first n frames are in the stream no more, or are read again.
+func (c *inChannel) forget(n int) {
+	for _, p := range c.places[:n] {
+		c.stored -= p.size
+		c.box.stored -= p.size
 	}
+	c.places = c.places[n:]
+}
+
+// excess is the stream sequence up to which frames of the channel must go although no checkpoint counts that has
+// them, 0 if there is room: for as many frames, and for all bytes of the stream; if there is not, the channels go
+// that have more than an equal share of them. If no frame is held, all that came was consumed or lies behind a gap,
+// and is sent again when the gap is filled.
+func (c *inChannel) excess() uint64 {
+	in := c.box
 	switch {
-	case n <= limit && size <= bytes:
+	case len(c.places) <= in.behind && (in.stored <= in.most || c.stored <= in.most/len(in.chans)):
 		return c.purgeable(0)
 	case len(c.held) == 0 && !c.dropped:
-		seq := c.places[n-1].seq
-		c.places, c.owed = nil, 0
+		seq := c.places[len(c.places)-1].seq
+		c.forget(len(c.places))
+		c.owed = 0
 		return seq
 	}
 	return c.purgeable(c.next - 1)
@@ -321,7 +338,7 @@ func (c *inChannel) purgeable(upto abs.Seq) uint64 {
 	c.owed = 0
 	if n := c.passed(upto); n > 0 {
 		seq = max(seq, c.places[n-1].seq)
-		c.places = c.places[n:]
+		c.forget(n)
 	}
 	return seq
 }

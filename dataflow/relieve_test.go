@@ -32,16 +32,45 @@ func TestInboxMakesRoom(t *testing.T) {
 		{"a gap behind what is held", at(1, 2, 7, 8), 2, 1, false, 101, 3},
 		{"dropped for want of memory", at(1, 2, 3, 4), 3, 0, true, 102, 2},
 	} {
-		in := &inChannel{places: c.places, next: c.next, held: make([]heldFrame, c.held), dropped: c.dropped}
-		mustEqual(t, c.name+": purged up to", in.excess(3, 1000), c.want)
+		box := newInbox(1, make([]InChannel, 1))
+		box.behind = 3
+		in := box.chans[0]
+		in.next, in.held, in.dropped = c.next, make([]heldFrame, c.held), c.dropped
+		for _, p := range c.places {
+			in.keep(p)
+		}
+		mustEqual(t, c.name+": purged up to", in.excess(), c.want)
 		mustEqual(t, c.name+": places left", len(in.places), c.left)
+		mustEqual(t, c.name+": bytes left", box.stored, 10*c.left)
 	}
-	large := &inChannel{places: at(1, 2, 3), next: 3, held: make([]heldFrame, 1)}
-	mustEqual(t, "room for the bytes", large.excess(3, 30), 0)
-	mustEqual(t, "no room for the bytes", large.excess(3, 29), 102)
-	failed := &inChannel{places: at(1), next: 2, owed: 99}
-	mustEqual(t, "asked for again", failed.excess(3, 1000), 99)
-	mustEqual(t, "once", failed.excess(3, 1000), 0)
+	failed := newInbox(1, make([]InChannel, 1)).chans[0]
+	failed.owed = 99
+	mustEqual(t, "asked for again", failed.excess(), 99)
+	mustEqual(t, "once", failed.excess(), 0)
+}
+
+// TestInboxMakesRoomForBytes: a channel may take most of the stream while the others take little. When all together
+// take too much, those make room that have more than their share.
+func TestInboxMakesRoomForBytes(t *testing.T) {
+	box := newInbox(1, make([]InChannel, 3))
+	box.most = 60
+	big, even, small := box.chans[0], box.chans[1], box.chans[2]
+	keep := func(c *inChannel, upto abs.Seq) {
+		for n := abs.Seq(len(c.places)) + 1; n <= upto; n++ {
+			c.keep(place{seq: 100*uint64(c.Index) + uint64(n), last: n, size: 10})
+		}
+		c.next, c.held = upto, make([]heldFrame, 1) // the last one is held
+	}
+	keep(big, 4)
+	keep(even, 2)
+	mustEqual(t, "room", [3]uint64{big.excess(), even.excess(), small.excess()}, [3]uint64{})
+	keep(small, 1)
+	mustEqual(t, "no room: within its share", [2]uint64{small.excess(), even.excess()}, [2]uint64{})
+	mustEqual(t, "no room: beyond its share", big.excess(), 3)
+	mustEqual(t, "bytes left", box.stored, 40)
+	mustEqual(t, "room again", big.excess(), 0)
+	box.restart()
+	mustEqual(t, "nothing is left", [3]int{box.stored, big.stored, len(even.places)}, [3]int{})
 }
 
 // TestPurgeOfFormerStream: a purge that fails since the stream has been begun anew owes nothing to the new one,

@@ -307,7 +307,7 @@ func (t *Task) relieve() {
 		return
 	}
 	for _, c := range t.inbox.chans {
-		seq, reading := c.excess(t.inbox.behind, t.inbox.volume/len(t.inbox.chans)), t.inbox.restarts
+		seq, reading := c.excess(), t.inbox.restarts
 		if seq == 0 {
 			continue
 		}

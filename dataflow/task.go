@@ -79,12 +79,13 @@ type Bounds struct {
 	Unsent int // bytes computed for a channel that are not handed over: beyond it the task takes no step
 	Aside  int // bytes taken from the input stream and not processed
 	Behind int // frames of a channel that stay in the input stream behind what was consumed
+	Stored int // bytes of all channels that do
 	// Alone and AloneTicks: bytes of log and ticks after a snapshot, from which on the task takes one alone.
 	Alone, AloneTicks int
 }
 
 func (b Bounds) orDefault() Bounds {
-	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit), cmp.Or(b.Alone, aloneBytes), cmp.Or(b.AloneTicks, aloneTicks)}
+	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit), cmp.Or(b.Stored, storedLimit), cmp.Or(b.Alone, aloneBytes), cmp.Or(b.AloneTicks, aloneTicks)}
 }
 
 // Observer is told what becomes of a task, on the task's goroutine; the calls return at once.
@@ -253,7 +254,8 @@ type pendingPart struct {
 func NewTask(spec TaskSpec, env Env) *Task {
 	t := &Task{spec: spec, env: env, mail: newMailbox(), giveUps: map[abs.Position]map[int]givenUp{}, replayed: map[string]abs.Position{}, watermark: NoTime, told: NoTime}
 	t.inbox = newInbox(spec.Generation, spec.Inputs)
-	t.inbox.budget, t.inbox.behind = env.Bounds.orDefault().Aside, env.Bounds.orDefault().Behind
+	b := env.Bounds.orDefault()
+	t.inbox.budget, t.inbox.behind, t.inbox.most = b.Aside, b.Behind, b.Stored
 	t.chain.spec = spec
 	for _, e := range spec.Edges {
 		var outs []*outlet
@@ -915,7 +917,8 @@ func (t *Task) reread(c *inChannel) {
 		return
 	}
 	for _, c := range t.inbox.chans {
-		c.places, c.dropped = nil, false
+		c.forget(len(c.places))
+		c.dropped = false
 	}
 	t.inbox.reading = true
 	t.env.Input.Reread()

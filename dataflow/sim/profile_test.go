@@ -80,6 +80,7 @@ func newProfile(w *world, opt options) profile {
 	}
 	if p.bounds.Behind = p.streamFrames / 2; p.streamFrames == 64 {
 		p.window = 1 // what is under way must fit, as it does in a real one
+		p.bounds.Stored = 32 * (p.padding + 60)
 	}
 	p.strikes = []float64{0.0005, 0.003, 0.01}[w.rng.IntN(3)]
 	for _, c := range w.topo.channels {
