@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/weir-stream/weir/internal/api"
 )
@@ -51,8 +52,12 @@ func (p *program) printCheckpoints(list []api.Checkpoint, asJSON bool) error {
 		if c.Savepoint != "" {
 			state += ", " + c.Savepoint
 		}
+		note := c.Reason
+		if len(c.Without) > 0 {
+			note = strings.TrimPrefix(note+"; without "+someText(c.Without), "; ")
+		}
 		t.add(c.Epoch, state, c.Generation, timeText(c.Started), c.Parts, bytesText(c.Bytes),
-			msText(c.TookMS), msText(c.AlignMS), msText(c.FreezeMS), msText(c.PersistMS), msText(c.ReplicateMS), c.Reason)
+			msText(c.TookMS), msText(c.AlignMS), msText(c.FreezeMS), msText(c.PersistMS), msText(c.ReplicateMS), note)
 	}
 	return t.print(p.stdout)
 }

@@ -302,6 +302,9 @@ func (p *program) printJob(j api.Job) error {
 	}
 	fmt.Fprintf(w, "checkpoints: complete %d, replicated %d; align %s, freeze %s, persist %s, replicate %s\n",
 		j.LastCompleteEpoch, j.LastReplicatedEpoch, msText(j.AlignMS), msText(j.FreezeMS), msText(j.PersistMS), msText(j.ReplicateMS))
+	if len(j.Without) > 0 {
+		fmt.Fprintf(w, "checkpoints go on without: %s\n", someText(j.Without))
+	}
 	if j.Waits != "" {
 		fmt.Fprintf(w, "next checkpoint: %s\n", plain(j.Waits))
 	}

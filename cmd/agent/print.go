@@ -88,6 +88,15 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%.1f %s", v, [...]string{"KiB", "MiB", "GiB", "TiB"}[i])
 }
 
+// someText names a few, and says how many more there are.
+func someText(names []string) string {
+	const few = 5
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}
+
 func msText(ms float64) string {
 	switch {
 	case ms == 0:

@@ -29,6 +29,8 @@ type Checkpoint struct {
 	Savepoint string `json:"savepoint,omitempty"`
 	// Final: taken when the job was stopped and drained.
 	Final bool `json:"final"`
+	// Without are the agents that were away: their last parts stand for them.
+	Without []string `json:"without,omitempty"`
 	// Reason tells why it was aborted.
 	Reason string `json:"reason,omitempty"`
 }

@@ -103,6 +103,8 @@ type Job struct {
 	ReplicateMS float64 `json:"replicate_ms"`
 	// Running is the checkpoint under way; null between checkpoints.
 	Running *Running `json:"running_checkpoint"`
+	// Without are the agents that are away, or have not yet sent what waited meanwhile: checkpoints go on without them.
+	Without []string `json:"without,omitempty"`
 	// Waits says why no checkpoint is under way, for people; empty while one is, or if that is not known.
 	Waits string `json:"checkpoint_waits"`
 	// Upgrade is the newest of its operators; null: none since the generation began.

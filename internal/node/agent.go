@@ -78,7 +78,6 @@ type Agent struct {
 	peers      peers
 	takeover   atomic.Bool // the directory was begun in the place of another one
 	cluster    string
-	mark       abs.Position // of the log when the agent came into touch with the cluster
 	clusterMu  sync.Mutex
 	mu         sync.Mutex
 	news       sync.Mutex // held while a record of a job or an epoch is taken: they come from two watches
@@ -91,6 +90,10 @@ type Agent struct {
 	clocks     steadyClocks
 	drill      drill
 	stirred    chan struct{}        // a task has changed that was quiet
+	askMu      sync.Mutex           // of the next two
+	ask        ask                  // the coordinator's that is being answered, or was
+	mark       abs.Position         // of the log when it was heard
+	asked      chan struct{}        // there is something to ask, or to answer
 	badPacks   sync.Map             // names of packs that were found to be damaged, by this process
 	stored     map[string]time.Time // when objects were last seen in the store; likewise
 	bundles    uint64               // that this process has stored; the replicas' worker's own
@@ -132,7 +135,7 @@ func newAgent(opt Options, log *slog.Logger, anew bool) (*Agent, error) {
 	opt.Data = data
 	a := &Agent{
 		opt: opt, log: log, began: time.Now(), jobs: map[string]*hostedJob{}, ready: make(chan struct{}),
-		wakeLeader: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
+		wakeLeader: make(chan struct{}, 1), stirred: make(chan struct{}, 1), asked: make(chan struct{}, 1),
 		saves: newQueue[saveJob](), acks: newQueue[ackJob](), replicas: newQueue[replicaJob](), purges: newQueue[purgeJob](),
 		savepoints: newQueue[savepointAsk](), failed: make(chan error, 1), begunAnew: anew,
 	}

@@ -558,6 +558,7 @@ func (a *Agent) fillRunning(ctx context.Context, j *api.Job) {
 		}
 		st = *reply.Status
 	}
+	j.Without = st.Detached
 	if st.Running == nil {
 		j.Waits = st.Holding
 		return
@@ -574,7 +575,7 @@ func (a *Agent) fillRunning(ctx context.Context, j *api.Job) {
 func checkpointOf(job string, rec abs.EpochRecord) api.Checkpoint {
 	c := api.Checkpoint{
 		Job: job, Epoch: uint64(rec.Epoch), Generation: uint32(rec.Generation), Started: millis(rec.StartedMs),
-		Parts: len(rec.Parts), Savepoint: rec.Savepoint, Final: rec.Final, Reason: rec.Reason,
+		Parts: len(rec.Parts), Savepoint: rec.Savepoint, Final: rec.Final, Without: rec.Detached, Reason: rec.Reason,
 		State: map[abs.EpochState]string{
 			abs.Started: api.CheckpointRunning, abs.Committed: api.CheckpointComplete,
 			abs.Replicated: api.CheckpointReplicated, abs.Aborted: api.CheckpointAborted,

@@ -35,6 +35,7 @@ const (
 type leader struct {
 	mu     sync.Mutex
 	term   abs.Term // 0: it is not
+	asked  uint64   // the number of its newest ask
 	status map[string]abs.Status
 }
 
@@ -115,6 +116,7 @@ type led struct {
 	written uint64 // revision of the newest record that this term has written: its coordinator knows it
 	ticks   uint64
 	told    map[string]abs.Notice // of presence, by agent
+	needs   map[string]uint64     // by agent: the number of the first ask that it has heard since it was gone
 	quiet   map[string]abs.AgentQuiet
 }
 
@@ -268,7 +270,7 @@ func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
 	if err != nil {
 		return nil, err
 	}
-	j = &led{rec: rec, agents: rec.Plan.Agents(), coord: coord, told: map[string]abs.Notice{}, quiet: map[string]abs.AgentQuiet{}}
+	j = &led{rec: rec, agents: rec.Plan.Agents(), coord: coord, told: map[string]abs.Notice{}, needs: map[string]uint64{}, quiet: map[string]abs.AgentQuiet{}}
 	l.jobs[rec.Name] = j
 	return j, nil
 }
@@ -323,7 +325,8 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		switch {
 		case !l.a.peers.takesPart(name, j.rec.Name):
 			now, quiet.Since = abs.AgentGone{Agent: name}, 0
-		case l.a.peers.caughtUp(name):
+			j.needs[name] = l.a.leader.asks().N + 1
+		case l.a.peers.drained(name, l.ask(j.needs[name])):
 			now = abs.AgentDrained{Agent: name}
 		}
 		if told := j.told[name]; again || told != now {
@@ -334,6 +337,15 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		}
 		j.told[name], j.quiet[name] = now, quiet
 	}
+}
+
+// ask is the ask of a number, the first one for 0. It is said if it is new.
+func (l *lead) ask(n uint64) ask {
+	q, isNew := l.a.leader.ask(n)
+	if isNew {
+		signal(l.a.asked)
+	}
+	return q
 }
 
 // step gives the coordinator notices that have come together and does what it says.
@@ -601,13 +613,29 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 func (l *leader) begin(term abs.Term) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.term, l.status = term, map[string]abs.Status{}
+	l.term, l.asked, l.status = term, 1, map[string]abs.Status{}
 }
 
 func (l *leader) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.term, l.status = 0, nil
+	l.term, l.asked, l.status = 0, 0, nil
+}
+
+// asks is the newest ask of the coordinator on this agent; zero if there is none.
+func (l *leader) asks() ask {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ask{l.term, l.asked}
+}
+
+// ask is the coordinator's ask of a number, the first one for 0, and whether it is a new one.
+func (l *leader) ask(n uint64) (q ask, isNew bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	isNew = n > l.asked
+	l.asked = max(l.asked, n)
+	return ask{l.term, max(n, 1)}, isNew
 }
 
 func (l *leader) note(job string, s abs.Status) {

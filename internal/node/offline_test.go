@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/node"
+	"github.com/weir-stream/weir/internal/trial"
 )
 
 // uplink is a way to a NATS server that can be cut.
@@ -261,6 +262,48 @@ func (s *offlineSite) nights() {
 	s.gate.until("nothing is left on disk to be sent", func() (bool, string) {
 		n := s.spooled()
 		return n == 0, fmt.Sprint(n, " items are")
+	})
+	s.nothingRestarted()
+}
+
+// TestWaitedForWhenDrained: checkpoints go on without a gateway that is away. When it is back they wait for it again
+// once what it kept is with its receivers, and no sooner: until then its barriers would hold up everybody else.
+func TestWaitedForWhenDrained(t *testing.T) {
+	t.Parallel()
+	s := newOfflineSite(t, false)
+	s.write(100)
+	s.comesFar()
+	s.up.set(true, "")
+	without := func() []string {
+		j, err := s.hub.client.Job(t.Context(), "offline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.Without
+	}
+	s.hub.until("checkpoints go on without the gateway", func() (bool, string) {
+		away := without()
+		return len(away) == 1 && away[0] == "gate", fmt.Sprint("without ", away)
+	})
+	s.write(5_000)
+	s.comesNear()
+	narrow, err := trial.NewProxy(s.hub.at.NATS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer narrow.Close()
+	go narrow.Run()
+	narrow.Slow(0, 100<<10) // the backlog takes some seconds
+	s.up.set(false, narrow.Addr())
+	s.hub.until("the gateway is waited for again", func() (bool, string) {
+		if away := without(); len(away) > 0 {
+			return false, fmt.Sprint("without ", away)
+		}
+		got, err := os.ReadFile(s.far)
+		if n := strings.Count(string(got), "\n"); err != nil || n < s.lines {
+			t.Fatalf("it is, and %d of %d records have come, %v", n, s.lines, err)
+		}
+		return true, ""
 	})
 	s.nothingRestarted()
 }

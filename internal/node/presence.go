@@ -35,8 +35,10 @@ type peers struct {
 // sign is an agent's sign of life.
 type sign struct {
 	Name string `json:"name"`
-	// CaughtUp: what the agent had logged when it came into touch is with its receivers.
-	CaughtUp bool `json:"caught_up"`
+	// Ask is the coordinator's, if it is on this agent.
+	Ask ask `json:"ask,omitzero"`
+	// Drained is the ask that the agent has answered: what it had logged when it heard it is with its receivers.
+	Drained ask `json:"drained,omitzero"`
 	// Quiet has, by job, the epoch since which none of the agent's tasks of the job has changed.
 	Quiet map[string]abs.Epoch `json:"quiet,omitempty"`
 	// Failed lists the jobs of which a task here has stopped for good: they need not wait for this agent.
@@ -52,6 +54,16 @@ type sign struct {
 
 	at time.Time
 }
+
+// ask is what a coordinator says to have every agent look how far it has brought its backlog, each time one has come
+// back. Signs of life from before, late as they may arrive, cannot answer it.
+type ask struct {
+	Term abs.Term `json:"term"`
+	N    uint64   `json:"n"`
+}
+
+// answers says whether an agent that has answered one has answered the other.
+func (q ask) answers(other ask) bool { return q.Term == other.Term && q.N >= other.N }
 
 func (p *peers) init() {
 	p.recs, p.heard, p.before = map[string]agentRecord{}, map[string]sign{}, map[string]logged{}
@@ -103,11 +115,11 @@ func (p *peers) seen(name string) time.Time {
 	return p.heard[name].at
 }
 
-// caughtUp says whether an agent that is alive has brought its backlog to its receivers.
-func (p *peers) caughtUp(name string) bool {
+// drained says whether an agent has brought its backlog to its receivers since it was asked.
+func (p *peers) drained(name string, since ask) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.heard[name].CaughtUp
+	return p.heard[name].Drained.answers(since)
 }
 
 // quietSince is the epoch since which an agent's tasks of a job have not changed; 0: they may have.
@@ -158,6 +170,7 @@ func (a *Agent) keepAlive() {
 		var s sign
 		if json.Unmarshal(m, &s) == nil {
 			a.peers.hear(s)
+			a.takeAsk(s.Ask)
 		}
 	})
 	if err != nil {
@@ -168,7 +181,9 @@ func (a *Agent) keepAlive() {
 	full := false
 	for {
 		full = a.tellLogState(full)
-		s := sign{Name: a.name, CaughtUp: !a.behind(), Quiet: a.quiet(), Failed: a.failedJobs()}
+		s := sign{Name: a.name, Ask: a.leader.asks(), Quiet: a.quiet(), Failed: a.failedJobs()}
+		a.takeAsk(s.Ask)
+		s.Drained = a.drained()
 		s.Lost, s.Differs, s.Takeover = a.failedIn((*runner).lost), a.failedIn((*runner).differs), a.takesOver()
 		s.Logged = a.logged()
 		a.peers.hear(s)
@@ -179,8 +194,8 @@ func (a *Agent) keepAlive() {
 	}
 }
 
-// rest waits until the next sign of life is due: early if the last one said that a job is quiet, and it
-// is so no more, or a task has stopped for good since. False: the agent ends.
+// rest waits until the next sign of life is due: early if there is something to ask or to answer, the last one said
+// that a job is quiet, and it is so no more, or a task has stopped for good since. False: the agent ends.
 func (a *Agent) rest(last sign) bool {
 	t := time.NewTimer(aliveEvery)
 	defer t.Stop()
@@ -189,6 +204,8 @@ func (a *Agent) rest(last sign) bool {
 		case <-a.life.Done():
 			return false
 		case <-t.C:
+			return true
+		case <-a.asked:
 			return true
 		case <-a.stirred:
 			if !slices.Equal(last.Failed, a.failedJobs()) {
@@ -264,12 +281,30 @@ func (a *Agent) tellLogState(was bool) bool {
 	return err != nil
 }
 
-// behind says whether some task here has not yet brought to its receivers what was in the log when
-// the agent came into touch with the control plane.
-func (a *Agent) behind() bool {
-	a.clusterMu.Lock()
-	mark := a.mark
-	a.clusterMu.Unlock()
+// takeAsk notes what a coordinator asks, unless what it asked before is still to be answered: where somebody always
+// comes back nobody would ever be through.
+func (a *Agent) takeAsk(q ask) {
+	a.askMu.Lock()
+	defer a.askMu.Unlock()
+	if q.Term < a.ask.Term || a.ask.answers(q) || q.Term == a.ask.Term && a.behind(a.mark) {
+		return
+	}
+	a.ask, a.mark = q, a.entries.Last()
+	signal(a.asked)
+}
+
+// drained is the ask that has been answered; zero while there is none.
+func (a *Agent) drained() ask {
+	a.askMu.Lock()
+	defer a.askMu.Unlock()
+	if a.behind(a.mark) {
+		return ask{}
+	}
+	return a.ask
+}
+
+// behind says whether some task here has not yet brought to its receivers what the log has up to a position.
+func (a *Agent) behind(mark abs.Position) bool {
 	for _, h := range a.hosted() {
 		for _, r := range h.tasks() {
 			if r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) {

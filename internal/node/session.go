@@ -107,14 +107,14 @@ func (a *Agent) session(ctx context.Context) error {
 		return a.conn.KV(wnats.Checkpoints).Watch(ctx, kindEpoch, w.on)
 	})
 	g.Go(func() error { return a.checkIdentity(ctx, cl.ID) })
-	a.setCluster(cl.ID, a.entries.Last())
-	defer a.setCluster("", a.entries.Last())
+	a.setCluster(cl.ID)
+	defer a.setCluster("")
 	return g.Wait()
 }
 
-func (a *Agent) setCluster(id string, mark abs.Position) {
+func (a *Agent) setCluster(id string) {
 	a.clusterMu.Lock()
-	a.cluster, a.mark = id, mark
+	a.cluster = id
 	a.clusterMu.Unlock()
 	signal(a.wakeLeader)
 }
