@@ -39,8 +39,9 @@ const (
 // checkpoint counts, or half of that is full. At the limit senders wait.
 const streamBytes = 256 << 20
 
-// channelBytes is what a channel within the process may hold in any case, in bytes: more than the largest frame.
-const channelBytes = 512 << 10
+// channelBytes is what a channel within the process may hold in any case, in bytes: more than three of the largest
+// frames, since a run that a replay takes at once may lie in as many, if its sender has cut it in other places.
+const channelBytes = 1 << 20
 
 // Agent is one agent. Run makes it and runs it.
 type Agent struct {

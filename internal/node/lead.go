@@ -74,7 +74,7 @@ func (a *Agent) lead(ctx context.Context, term abs.Term) error {
 	a.log.Info("this agent coordinates", "term", uint64(term))
 	a.leader.begin(term)
 	defer a.leader.end()
-	l := &lead{a: a, term: term, jobs: map[string]*led{}, events: make(chan func(), 256)}
+	l := &lead{a: a, term: term, began: time.Now(), jobs: map[string]*led{}, events: make(chan func(), 256)}
 	stop, err := a.conn.Serve("coordinator", a.answerCoordinator)
 	if err != nil {
 		return err
@@ -95,6 +95,7 @@ func (a *Agent) lead(ctx context.Context, term abs.Term) error {
 type lead struct {
 	a      *Agent
 	term   abs.Term
+	began  time.Time
 	jobs   map[string]*led
 	events chan func()
 	tidied time.Time
@@ -323,6 +324,8 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		var now abs.Notice = abs.AgentBack{Agent: name}
 		quiet := abs.AgentQuiet{Agent: name, Since: l.a.peers.quietSince(name, j.rec.Name)}
 		switch {
+		case !l.a.peers.alive(name) && time.Since(l.began) < goneAfter:
+			quiet.Since = 0 // it may just not have said anything yet
 		case !l.a.peers.takesPart(name, j.rec.Name):
 			now, quiet.Since = abs.AgentGone{Agent: name}, 0
 			j.needs[name] = l.a.leader.asks().N + 1
