@@ -6,7 +6,7 @@ import "embed"
 
 // Go is the SDK for Go, below the folder "go".
 //
-//go:embed go/*.go go/ops/*.go
+//go:embed go/*.go go/migrate/*.go go/ops/*.go
 var Go embed.FS
 
 // Others are the SDKs for C, Rust and AssemblyScript. Each is one file, in Rust with a library in a

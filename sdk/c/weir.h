@@ -908,4 +908,27 @@ WEIR__INLINE int weir__fire(weir_timer_func on_timer, uint32_t kind, int64_t at,
         return f ? weir__finish(f()) : 0;                                                                     \
     }
 
+typedef int (*weir_migrate_out_func)(weir_bytes *state);
+typedef int (*weir_migrate_in_func)(weir_bytes state);
+
+/* WEIR_MIGRATE, behind WEIR_OPERATOR, lets variables survive an upgrade; without it, in both versions, they begin
+ * anew. Keyed state needs none of it. give is called once in the old version, when the upgrade takes its place among
+ * the records, and lets *state refer to what the new one is to have, at most 16 MiB; the bytes must stay after it has
+ * returned, so they are not in its frame. take is called once in the new version, after init, with what an
+ * older version gave, or after a roll-back a newer one: begin with a number of the format. state is valid until take
+ * returns. Both return 0, or the result of weir_fail: the upgrade is refused, and the old version goes on. */
+#define WEIR_MIGRATE(give, take)                                                                              \
+    WEIR__EXPORT("weir_migrate_out") int64_t weir__export_migrate_out(void);                                  \
+    WEIR__EXPORT("weir_migrate_in") int weir__export_migrate_in(const uint8_t *p, uint32_t n);                \
+    int64_t weir__export_migrate_out(void) {                                                                  \
+        weir_migrate_out_func f = (give);                                                                     \
+        weir_bytes state = {NULL, 0};                                                                         \
+        return f(&state) ? -1 : (int64_t)((uint64_t)(uintptr_t)state.ptr << 32 | state.len);                  \
+    }                                                                                                         \
+    int weir__export_migrate_in(const uint8_t *p, uint32_t n) {                                               \
+        weir_migrate_in_func f = (take);                                                                      \
+        if (p != weir__.input || n > weir__.input_size) return weir_fail("malformed state from the host");    \
+        return f(weir_make(p, n));                                                                            \
+    }
+
 #endif /* WEIR_H */

@@ -26,6 +26,10 @@ func setPath(tb testing.TB) {
 }
 
 func init() {
+	migrants = append(migrants, benchGuest{"assemblyscript", func(tb testing.TB) []byte {
+		setPath(tb)
+		return buildOperator(tb, AssemblyScript, "sdk/assemblyscript/conformance/index.ts", Options{})
+	}})
 	benchGuests = append(benchGuests, benchGuest{"assemblyscript", func(tb testing.TB) []byte {
 		setPath(tb)
 		return buildOperator(tb, AssemblyScript, "sdk/assemblyscript/bench/index.ts", Options{})

@@ -48,5 +48,6 @@ WEIR_OPERATOR(NULL, process)
 }
 
 func init() {
+	migrants = append(migrants, benchGuest{"c", func(tb testing.TB) []byte { return buildOperator(tb, C, "sdk/c/conformance/conformance.c", Options{}) }})
 	benchGuests = append(benchGuests, benchGuest{"c", func(tb testing.TB) []byte { return buildOperator(tb, C, "sdk/c/bench/bench.c", Options{}) }})
 }

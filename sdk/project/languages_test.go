@@ -174,7 +174,7 @@ func TestNewIsWhole(t *testing.T) {
 				return err
 			}
 			data, err := os.ReadFile(path)
-			for _, left := range []string{placeholder, "weir-operator", "LANGUAGE", "COMMAND", "TOOLS\n"} {
+			for _, left := range []string{placeholder, "weir-operator", "LANGUAGE", "COMMAND", "TOOLS\n", "MIGRATE."} {
 				if bytes.Contains(data, []byte(left)) {
 					t.Errorf("%s has %s in it", path, left)
 				}
@@ -186,6 +186,9 @@ func TestNewIsWhole(t *testing.T) {
 		})
 		if err != nil {
 			t.Error(err)
+		}
+		if readme, err := os.ReadFile(filepath.Join(dir, "README.md")); err != nil || !bytes.Contains(readme, []byte(languages[l].hooks)) {
+			t.Errorf("%s: the README does not say how variables survive an upgrade: %v", l, err)
 		}
 		for _, name := range []string{"README.md", "in.jsonl", "want.jsonl", ".gitignore", MainFile(l)} {
 			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {

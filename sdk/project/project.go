@@ -41,25 +41,29 @@ type language struct {
 	sdk   map[string]string
 	files string // rows for the README
 	tools string
+	hooks string // for variables to survive an upgrade
 }
 
 var languages = map[Language]language{
 	Go: {
 		title: "Go", mark: "go.mod", main: "main.go",
-		files: "| `main.go`, `main_test.go` | the operator, and a test that runs it natively: `go test` |\n| `weir/` | the SDK; `weir/ops` is a library of building blocks |",
+		files: "| `main.go`, `main_test.go` | the operator, and a test that runs it natively: `go test` |\n| `weir/` | the SDK; `weir/ops` is a library of building blocks, `weir/migrate` lets variables survive upgrades |",
 		tools: "Go 1.24 or newer",
+		hooks: "`migrate.Register` of `weir/migrate`",
 	},
 	Rust: {
 		title: "Rust", mark: "Cargo.toml", main: "src/lib.rs",
 		sdk:   map[string]string{"src/weir.rs": "rust/src/weir.rs", "src/ops.rs": "rust/src/ops.rs"},
 		files: "| `src/lib.rs` | the operator |\n| `src/weir.rs` | the SDK |\n| `src/ops.rs` | a library of building blocks: `mod ops;` |\n| `Cargo.toml`, `.cargo/` | for cargo: `cargo build --release` |",
 		tools: "rustc, libstd-rust-dev-wasm32 and lld of Debian 12, or a newer Rust with the target wasm32-unknown-unknown",
+		hooks: "the trait `weir::Migrate` and `weir::migrate!`",
 	},
 	C: {
 		title: "C", mark: "*.c", main: "operator.c",
 		sdk:   map[string]string{"weir.h": "c/weir.h"},
 		files: "| `operator.c` | the operator; all .c files here are built |\n| `weir.h` | the SDK |",
 		tools: "clang and lld; wasi-libc and libclang-rt-14-dev-wasm32 too if a source includes headers of the C library",
+		hooks: "`WEIR_MIGRATE`, described in `weir.h`",
 	},
 	AssemblyScript: {
 		title: "AssemblyScript", mark: "asconfig.json", main: "assembly/index.ts",
@@ -69,6 +73,7 @@ var languages = map[Language]language{
 		},
 		files: "| `assembly/index.ts` | the operator |\n| `assembly/weir.ts` | the SDK |\n| `package.json`, `package-lock.json` | for npm: the compiler, `npm ci` |",
 		tools: "node, npm, and `npm ci` once",
+		hooks: "`weir.registerMigrate`, described in `assembly/weir.ts`",
 	},
 }
 
@@ -109,7 +114,7 @@ func New(dir string, l Language) error {
 	if err := addSDK(files, l); err != nil {
 		return err
 	}
-	readme := strings.NewReplacer("LANGUAGE", lang.title, "FILES", lang.files, "TOOLS", lang.tools, "COMMAND", strings.Join(shown(l, name), "\n"))
+	readme := strings.NewReplacer("LANGUAGE", lang.title, "FILES", lang.files, "TOOLS", lang.tools, "MIGRATE", lang.hooks, "COMMAND", strings.Join(shown(l, name), "\n"))
 	files["README.md"] = []byte(readme.Replace(string(files["README.md"])))
 	for file, data := range files {
 		text := strings.ReplaceAll(string(data), placeholder, name)

@@ -2,7 +2,10 @@
 
 package project
 
-import "testing"
+import (
+	"path/filepath"
+	"testing"
+)
 
 func TestRust(t *testing.T) {
 	checkLanguage(t, Rust, sources{
@@ -12,8 +15,18 @@ func TestRust(t *testing.T) {
 }
 
 func init() {
+	migrants = append(migrants, benchGuest{"rust", rustConformance})
 	benchGuests = append(benchGuests, benchGuest{"rust", func(tb testing.TB) []byte { return buildOperator(tb, Rust, "sdk/rust/bench/lib.rs", Options{}) }})
 	windowGuests = append(windowGuests, benchGuest{"rust", func(tb testing.TB) []byte {
 		return buildOperator(tb, Rust, "examples/operators/window/rust/lib.rs", Options{})
 	}})
+}
+
+// rustConformance builds the conformance operator, which is of two files.
+func rustConformance(tb testing.TB) []byte {
+	tb.Helper()
+	dir := newProject(tb, Rust)
+	put(tb, "sdk/rust/conformance/lib.rs", filepath.Join(dir, "src", "lib.rs"))
+	put(tb, "sdk/rust/conformance/operator.rs", filepath.Join(dir, "src", "operator.rs"))
+	return build(tb, dir, Options{})
 }

@@ -71,7 +71,7 @@ func TestKitBites(t *testing.T) {
 	}
 	for _, name := range []string{"empty batch", "large batch", "many records from one", "outputs", "configuration", "keyed state",
 		"counters, gauges and logs", "clock", "failure", "sizes of records", "snapshots", "instances", "timers", "watermarks and the end",
-		"state that expires", "failing timer", "golden records", "golden state", "golden numbers", "golden time"} {
+		"state that expires", "failing timer", "variables migrate", "golden records", "golden state", "golden numbers", "golden time"} {
 		if !failed[name] {
 			t.Errorf("%s: passed by an operator that does nothing of it", name)
 		}

@@ -43,6 +43,10 @@
 //	m         answers with the watermark, "-" before the first, "end" at the end
 //	PUNTIL|…  puts the rest there, until the watermark has reached UNTIL
 //	v         answers with how many records of this command there were, which is a plain variable
+//	MTEXT     from now on weir_migrate_out gives TEXT; without any it fails with the reason "nothing to give"
+//
+// weir_migrate_out gives "1 " and how many records of the command v there were; weir_migrate_in goes on from there, and
+// fails with the reason "unknown format" if it is given what does not begin with "1 ".
 //
 // A timer that is due emits a record on "out" with its key and time and the value "timer" and its kind, a digit.
 // If the key begins with "a", it then sets the same timer again, if with "c", it clears that of event time

@@ -94,6 +94,7 @@ func checks() []check {
 		{"sizes of records", (*kit).sizes},
 		{"snapshots", (*kit).snapshots},
 		{"instances", (*kit).instances},
+		{"variables migrate", (*kit).migration},
 	}
 	for _, name := range slices.Sorted(maps.Keys(goldenConfig)) {
 		list = append(list, check{"golden " + name, func(k *kit, ctx context.Context) error { return k.runGolden(ctx, name) }})

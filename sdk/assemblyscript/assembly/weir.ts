@@ -981,6 +981,41 @@ export function weir_end(): i32 {
   return f() ? flush() : 1;
 }
 
+// ---- Variables of another version ----
+
+let giving: ((state: Text) => bool) | null = null;
+let taking: ((state: Bytes) => bool) | null = null;
+const migrated: Text = new Text();
+const migrating: Bytes = new Bytes();
+
+/** Lets variables survive an upgrade; without it, in both versions, they begin anew. Keyed state needs none of it. give is
+ *  called once in the old version, when the upgrade takes its place among the records, and writes to state, which is
+ *  empty, what the new one is to have, at most 16 MiB. take is called once in the new version, after init, with what an
+ *  older version wrote, or after a roll-back a newer one: begin with a number of the format. It is borrowed until take
+ *  returns. Both return true, or the result of fail: the upgrade is refused, and the old version goes on. The
+ *  module must export weir_migrate_out and weir_migrate_in too. */
+export function registerMigrate(give: (state: Text) => bool, take: (state: Bytes) => bool): void {
+  giving = give;
+  taking = take;
+}
+
+const NO_MIGRATION = "the module exports weir_migrate_out or weir_migrate_in and does not call weir.registerMigrate";
+
+export function weir_migrate_out(): i64 {
+  const f = giving;
+  migrated.clear();
+  if (f === null ? !fail(NO_MIGRATION) : !f(migrated)) return -1;
+  return (<i64>migrated.ptr << 32) | <i64>migrated.len;
+}
+
+export function weir_migrate_in(ptr: usize, len: i32): i32 {
+  if (ptr != input || <u32>len > <u32>inputSize) return fail("malformed state from the host") ? 0 : 1;
+  const f = taking;
+  if (f === null) return fail(NO_MIGRATION) ? 0 : 1;
+  migrating.set(ptr, len);
+  return f(migrating) ? 0 : 1;
+}
+
 function begin(): void {
   for (let i = 0; i < outputs; i++) {
     const o = outputAt(i);

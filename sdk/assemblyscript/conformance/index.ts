@@ -1,6 +1,7 @@
 // The conformance operator in AssemblyScript; package wasmops/abitest says what each command does.
 import * as weir from "../assembly/weir";
 export { weir_abi_v1, weir_alloc, weir_init, weir_process, weir_timer, weir_watermark, weir_end } from "../assembly/weir";
+export { weir_migrate_out, weir_migrate_in } from "../assembly/weir";
 
 let side = 0;
 let unused = 0;
@@ -8,6 +9,8 @@ let ratio = 0.5;
 let limit: i64 = 7;
 let seen: i64 = 0;
 let timed = false;
+let told = false; // the next version is given instead in the place of seen
+const instead = new weir.Text();
 const text = new weir.Text();
 const arg = new weir.Bytes();
 const found = new weir.Bytes();
@@ -188,6 +191,11 @@ function process(r: weir.Record): bool {
       weir.statePutUntil(r.key, found, until);
       return true;
     }
+    case 0x4d: // M
+      told = true;
+      instead.clear();
+      instead.put(arg);
+      return true;
     case 0x76: // v
       text.putInt(++seen);
       break;
@@ -200,3 +208,23 @@ function process(r: weir.Record): bool {
 
 weir.register(process, start);
 weir.registerTime(onTimer, (at: i64): bool => tell(at, "watermark"), (): bool => tell(0, "end"));
+
+function give(state: weir.Text): bool {
+  if (told && instead.len == 0) return weir.fail("nothing to give");
+  if (told) {
+    state.put(instead);
+  } else {
+    state.putString("1 ");
+    state.putInt(seen);
+  }
+  return true;
+}
+
+function take(state: weir.Bytes): bool {
+  if (state.len < 2 || state.at(0) != 0x31 || state.at(1) != 0x20) return weir.fail("unknown format");
+  found.set(state.ptr + 2, state.len - 2);
+  seen = whole(found);
+  return true;
+}
+
+weir.registerMigrate(give, take);

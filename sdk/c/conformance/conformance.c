@@ -7,6 +7,9 @@ static int64_t limit = 7;
 static int64_t seen;
 static bool timed;
 static uint8_t large[1 << 20];
+static uint8_t instead[WEIR_MAX_RECORD]; /* if told: given to the next version in the place of seen */
+static uint32_t instead_len;
+static bool told;
 
 static int start(void) {
     side = weir_output("side");
@@ -219,6 +222,11 @@ static int process(const weir_record *r) {
     }
     case 'T': case 'U': case 'm': case 'P':
         return answer_time(command, r->key, arg);
+    case 'M':
+        told = true;
+        instead_len = arg.len;
+        weir_copy(instead, arg.ptr, arg.len);
+        break;
     case 'v':
         weir_put_int(&t, ++seen);
         answer_text(&t);
@@ -229,5 +237,25 @@ static int process(const weir_record *r) {
     return 0;
 }
 
+static int give(weir_bytes *state) {
+    if (told && instead_len == 0) return weir_fail("nothing to give");
+    weir_text t = {instead, 0, sizeof instead, false};
+    if (told) {
+        t.len = instead_len;
+    } else {
+        weir_put(&t, weir_lit("1 "));
+        weir_put_int(&t, seen);
+    }
+    *state = weir_text_bytes(&t);
+    return 0;
+}
+
+static int take(weir_bytes state) {
+    if (state.len < 2 || !weir_equal(weir_make(state.ptr, 2), weir_lit("1 "))) return weir_fail("unknown format");
+    seen = whole(weir_make(state.ptr + 2, state.len - 2));
+    return 0;
+}
+
 WEIR_OPERATOR(start, process)
+WEIR_MIGRATE(give, take)
 WEIR_TIME(on_timer, on_watermark, on_end)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	weir "github.com/weir-stream/weir/sdk/go"
+	"github.com/weir-stream/weir/sdk/go/migrate"
 )
 
 func init() {
@@ -26,6 +27,7 @@ func init() {
 			return nil
 		},
 	})
+	migrate.Register(migrateOut, migrateIn)
 }
 
 func main() {}
@@ -37,6 +39,8 @@ var (
 	seen   int64
 	timed  bool
 	buf    []byte
+
+	instead []byte // if it is not nil: given to the next version in the place of seen
 )
 
 func start(c weir.Config) (err error) {
@@ -125,6 +129,8 @@ func process(r weir.Record, out *weir.Out) error {
 		answer(weir.AppendFixed(buf, v, int(arg[0]-'0')))
 	case 'q':
 		answer(weir.AppendJSONString(buf, string(arg)))
+	case 'M':
+		instead = append([]byte{}, arg...)
 	case 'v':
 		seen++
 		answer(strconv.AppendInt(buf, seen, 10))
@@ -167,6 +173,25 @@ func onTimer(t weir.Timer, out *weir.Out) error {
 	case t.Key[0] == 'f':
 		return errors.New("timer fails")
 	}
+	return nil
+}
+
+func migrateOut() ([]byte, error) {
+	switch {
+	case instead == nil:
+		return strconv.AppendInt([]byte("1 "), seen, 10), nil
+	case len(instead) == 0:
+		return nil, errors.New("nothing to give")
+	}
+	return instead, nil
+}
+
+func migrateIn(state []byte) error {
+	count, ok := bytes.CutPrefix(state, []byte("1 "))
+	if !ok {
+		return errors.New("unknown format")
+	}
+	seen = signed(count)
 	return nil
 }
 

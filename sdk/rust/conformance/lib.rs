@@ -6,3 +6,4 @@ mod weir;
 include!("operator.rs");
 
 weir::operator!(Conformance);
+weir::migrate!(Conformance);

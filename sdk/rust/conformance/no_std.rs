@@ -7,3 +7,4 @@ mod weir;
 include!("operator.rs");
 
 weir::operator!(Conformance, no_std);
+weir::migrate!(Conformance);

@@ -5,13 +5,14 @@ struct Conformance {
     limit: i64,
     seen: i64,
     timed: bool,
+    instead: Option<weir::Text>, // given to the next version in the place of seen
 }
 
 impl weir::Operator for Conformance {
     const OUTPUTS: &'static [&'static str] = &["side", "unused"];
 
     fn new(c: &weir::Config) -> weir::Result<Self> {
-        Ok(Conformance { config: *c, text: weir::Text::new(), ratio: c.float("ratio", 0.5)?, limit: c.int("limit", 7)?, seen: 0, timed: false })
+        Ok(Conformance { config: *c, text: weir::Text::new(), ratio: c.float("ratio", 0.5)?, limit: c.int("limit", 7)?, seen: 0, timed: false, instead: None })
     }
 
     fn process(&mut self, r: &weir::Record, out: &mut weir::Out) -> weir::Result {
@@ -120,6 +121,12 @@ impl weir::Operator for Conformance {
                 weir::state::put_until(r.key, arg.get(n + 1..).unwrap_or(b""), whole(&arg[..n]));
                 return Ok(());
             }
+            b'M' => {
+                let mut instead = weir::Text::new();
+                instead.put(arg);
+                self.instead = Some(instead);
+                return Ok(());
+            }
             b'v' => {
                 self.seen += 1;
                 text.put_int(self.seen);
@@ -157,6 +164,25 @@ impl weir::Operator for Conformance {
         if self.timed {
             out.emit(b"", 0, b"end");
         }
+        Ok(())
+    }
+}
+
+impl weir::Migrate for Conformance {
+    fn migrate_out(&self, state: &mut weir::Text) -> weir::Result {
+        match &self.instead {
+            None => {
+                state.put(b"1 ");
+                state.put_int(self.seen);
+            }
+            Some(text) if text.is_empty() => return Err(weir::Failure::from("nothing to give")),
+            Some(text) => state.put(text),
+        }
+        Ok(())
+    }
+
+    fn migrate_in(&mut self, state: &[u8]) -> weir::Result {
+        self.seen = whole(state.strip_prefix(b"1 ").ok_or("unknown format")?);
         Ok(())
     }
 }

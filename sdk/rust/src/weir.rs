@@ -39,7 +39,7 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-pub use crate::operator;
+pub use crate::{migrate, operator};
 
 /// The host's functions.
 mod host {
@@ -166,6 +166,20 @@ pub trait Operator: Sized {
     fn on_end(&mut self, _: &mut Out) -> Result {
         Ok(())
     }
+}
+
+/// An operator whose variables survive an upgrade; `weir::migrate!(T);` behind `weir::operator!(T);` exports it. Without it,
+/// in both versions, variables begin anew. Keyed state needs none of it.
+///
+/// What the two versions agree on is theirs: begin with a number of the format, since `migrate_in` may be given
+/// what any older version, or after a roll-back a newer one, has written. A failure of either refuses the
+/// upgrade, and the old version goes on.
+pub trait Migrate {
+    /// Writes what the next version is to have, at most 16 MiB. Called once in the old version, when the upgrade takes its
+    /// place among the records.
+    fn migrate_out(&self, state: &mut Text) -> Result;
+    /// Takes what another version wrote. Called once, after `new`.
+    fn migrate_in(&mut self, state: &[u8]) -> Result;
 }
 
 /// Which clock a timer waits for.
@@ -1054,6 +1068,11 @@ fn hash(key: &[u8]) -> u32 {
 /// never calls it from within a call.
 pub struct Module<T>(UnsafeCell<Option<Running<T>>>, UnsafeCell<Text>);
 
+/// A type that [`operator!`] has made the operator of this module.
+pub trait Exported: Sized + 'static {
+    fn module() -> &'static Module<Self>;
+}
+
 struct Running<T> {
     op: T,
     out: Out,
@@ -1123,6 +1142,32 @@ impl<T: Operator> Module<T> {
                 status(result)
             }
         }
+    }
+}
+
+impl<T: Migrate> Module<T> {
+    /// Address and length of what the next version is to have, -1 after a failure. It is kept: nothing follows.
+    pub fn migrate_out(&self) -> i64 {
+        let mut state = Text::new();
+        let result = match unsafe { &*self.0.get() } {
+            Some(running) => running.op.migrate_out(&mut state),
+            None => Err(Failure::from(MALFORMED)),
+        };
+        if status(result) != 0 {
+            return -1;
+        }
+        let at = (state.as_ptr() as u64) << 32 | state.len() as u64;
+        core::mem::forget(state);
+        at as i64
+    }
+
+    pub fn migrate_in(&self, ptr: *const u8, len: usize) -> i32 {
+        let buffer = unsafe { &*self.1.get() };
+        status(match unsafe { &mut *self.0.get() } {
+            // The host has written it.
+            Some(running) if ptr == buffer.0.ptr && len <= buffer.0.cap => running.op.migrate_in(unsafe { core::slice::from_raw_parts(ptr, len) }),
+            _ => Err(Failure::from("malformed state from the host")),
+        })
     }
 }
 
@@ -1205,6 +1250,12 @@ macro_rules! operator {
         const _: () = {
             static MODULE: $crate::weir::Module<$t> = $crate::weir::Module::new();
 
+            impl $crate::weir::Exported for $t {
+                fn module() -> &'static $crate::weir::Module<$t> {
+                    &MODULE
+                }
+            }
+
             #[no_mangle]
             pub extern "C" fn weir_abi_v1() {}
 
@@ -1237,6 +1288,24 @@ macro_rules! operator {
             #[no_mangle]
             pub extern "C" fn weir_end() -> i32 {
                 MODULE.end()
+            }
+        };
+    };
+}
+
+/// Lets the variables of the module's operator survive an upgrade: behind [`operator!`], for a type that is [`Migrate`].
+#[macro_export]
+macro_rules! migrate {
+    ($t:ty) => {
+        const _: () = {
+            #[no_mangle]
+            pub extern "C" fn weir_migrate_out() -> i64 {
+                <$t as $crate::weir::Exported>::module().migrate_out()
+            }
+
+            #[no_mangle]
+            pub extern "C" fn weir_migrate_in(ptr: *const u8, len: usize) -> i32 {
+                <$t as $crate::weir::Exported>::module().migrate_in(ptr, len)
             }
         };
     };
