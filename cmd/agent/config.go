@@ -92,12 +92,11 @@ func parseConfig(path string, data []byte) (c configFile, err error) {
 	}()
 	err = yaml.UnmarshalWithOptions(data, &c, yaml.Strict())
 	if err == nil || errors.Is(err, io.EOF) {
-		c.trusts = len(c.TrustedKeys) > 0
 		var keys map[string]any // a key without a value leaves nothing behind in a list
-		if yaml.Unmarshal(data, &keys) == nil {
-			_, has := keys["trusted_keys"]
-			c.trusts = c.trusts || has
+		if err := yaml.Unmarshal(data, &keys); err != nil {
+			return configFile{}, fmt.Errorf("%s: malformed YAML", path)
 		}
+		_, c.trusts = keys["trusted_keys"]
 		return c, nil
 	}
 	var y yaml.Error

@@ -169,10 +169,12 @@ func (s *stage) through(ctx context.Context, r *result) error {
 		if now.done == 0 || len(all) > 0 && now.done < all[len(all)-1].done {
 			now.done = s.finished(ctx, now.done)
 		}
-		if len(all) == 0 || now.done > all[len(all)-1].done {
-			moved = time.Now()
+		if len(all) == 0 || now.done >= all[len(all)-1].done { // else some agent's tasks have ended, and count no more
+			if len(all) == 0 || now.done > all[len(all)-1].done {
+				moved = time.Now()
+			}
+			all = append(all, now)
 		}
-		all = append(all, now)
 		if now.done >= total {
 			break
 		}

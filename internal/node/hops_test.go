@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,11 +27,11 @@ const hopPatience = 5 * time.Minute
 
 // Every record of the diamond reaches its end by two ways, every one of the loop once it has gone round.
 const (
-	hopRecords = 20000
+	hopBlock   = 2500 // records that a job is fed at a time
 	hopKeys    = 5
 	diamondJob = `name: diamond
 checkpoint: {interval: 200ms, min_pause: 0s}
-sources: {made: {generator: {records: 20000, rate: 4000, keys: 5, seed: 3}, on: {role: worker}}}
+sources: {made: {file: {path: diamond.jsonl, follow: true}, key: {json: k}, on: {role: worker}}}
 operators:
   left:  {native: count, from: made, key_by: key, parallelism: 2, on: {role: worker}}
   right: {native: count, from: made, key_by: key, parallelism: 2, on: {role: worker}}
@@ -39,7 +40,7 @@ sinks: {out: {file: {path: "diamond-{task}.txt", line: "{channel} {number} {key}
 `
 	roundJob = `name: round
 checkpoint: {interval: 200ms, min_pause: 0s}
-sources: {made: {generator: {records: 20000, rate: 4000, keys: 5, seed: 4}, on: {role: worker}}}
+sources: {made: {file: {path: round.jsonl, follow: true}, key: {json: k}, on: {role: worker}}}
 operators:
   head:  {wasm: switch@1, from: [made, body], key_by: key, parallelism: 2, on: {role: worker}}
   body:  {wasm: switch@1, from: head, key_by: key, parallelism: 2, on: {role: worker}}
@@ -60,7 +61,7 @@ type hopSite struct {
 	t      *testing.T
 	dir    string
 	bounds direct.Options // of its streams
-	want   map[string]int // records of each job's sinks
+	want   map[string]int // records of each job's sinks, of what it was fed
 	a      *Agent
 	client *api.Client
 	stop   func()
@@ -105,14 +106,43 @@ func (s *hopSite) until(what string, f func() bool) {
 	}
 }
 
-// kill lets streamed tasks of a job fail as one does whose stream has broken, if the job has not ended. They are started
-// anew by themselves.
+// feed gives a job a block of records and waits until some of them are through.
+func (s *hopSite) feed(name string) {
+	s.t.Helper()
+	var lines strings.Builder
+	for i := range hopBlock {
+		fmt.Fprintf(&lines, "{\"k\":\"k%d\"}\n", i%hopKeys)
+	}
+	had, ways := s.total(name), 1
+	if name == "diamond" {
+		ways = 2
+	}
+	s.want[name] += ways * hopBlock
+	s.write(name, lines.String())
+	s.until("more of "+name, func() bool { return s.total(name) > had })
+}
+
+// write appends to the file that a job follows.
+func (s *hopSite) write(name, lines string) {
+	s.t.Helper()
+	dir := filepath.Join(s.dir, "files")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		s.t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, name+".jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = f.WriteString(lines)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// kill lets streamed tasks of a job fail as one does whose stream has broken. They are started anew by themselves.
 func (s *hopSite) kill(name string, which func(*runner) bool) {
 	s.t.Helper()
 	s.until("a task to kill", func() bool {
-		if s.total(name) == s.want[name] {
-			return true
-		}
 		h := s.a.hostedJob(name)
 		if h == nil {
 			return false
@@ -188,22 +218,17 @@ func TestHopsWithinAreExact(t *testing.T) {
 }
 
 func hopsAreExact(t *testing.T, bounds direct.Options) {
-	want := map[string]int{"diamond": 2 * hopRecords, "round": hopRecords}
-	s := &hopSite{t: t, dir: t.TempDir(), bounds: bounds, want: want, stop: func() {}}
+	s := &hopSite{t: t, dir: t.TempDir(), bounds: bounds, want: map[string]int{}, stop: func() {}}
 	t.Cleanup(func() { s.stop() })
 	s.start()
 	if _, err := s.client.PushOperator(t.Context(), "switch", "1", bytes.NewReader(switchGuest())); err != nil {
 		t.Fatal(err)
 	}
-	for _, yaml := range []string{diamondJob, roundJob} {
+	for name, yaml := range map[string]string{"diamond": diamondJob, "round": roundJob} {
+		s.write(name, "")
 		if _, err := s.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: yaml}, hopPatience); err != nil {
 			t.Fatal(err)
 		}
-	}
-	more := func(name string) {
-		t.Helper()
-		had := s.total(name)
-		s.until("more of "+name, func() bool { n := s.total(name); return n > had || n == want[name] })
 	}
 	headed := func(prefix string) func(*runner) bool {
 		return func(r *runner) bool { return strings.HasPrefix(string(r.task.ID), prefix) }
@@ -211,17 +236,19 @@ func hopsAreExact(t *testing.T, bounds direct.Options) {
 	for _, k := range []struct{ job, tasks string }{
 		{"diamond", "left/0"}, {"round", "head/0"}, {"diamond", "total"}, {"round", "body"}, {"diamond", ""}, {"round", ""},
 	} {
-		more(k.job)
+		s.feed(k.job)
 		s.kill(k.job, headed(k.tasks))
 	}
-	more("diamond")
-	more("round")
+	s.feed("diamond")
+	s.feed("round")
 	s.stop()
 	s.start()
-	more("diamond")
-	s.kill("diamond", headed("right"))
-	s.kill("round", headed("total"))
-	for name, n := range want {
+	for name, tasks := range map[string]string{"diamond": "right", "round": "total"} {
+		s.feed(name)
+		s.kill(name, headed(tasks))
+		s.feed(name)
+	}
+	for name, n := range s.want {
 		s.until("all of "+name, func() bool { return s.total(name) >= n })
 		if got := s.counts(name); s.total(name) != n || len(got) != hopKeys {
 			t.Errorf("%s: counts of keys are %v, together %d, want %d", name, got, s.total(name), n)
