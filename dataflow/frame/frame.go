@@ -180,6 +180,12 @@ func Decode(b []byte) (Header, []byte, error) {
 	return h, payload, nil
 }
 
+// DecodeHeader reads the header of a frame and looks at nothing behind it: for a frame that is known to be whole.
+func DecodeHeader(b []byte) (Header, error) {
+	h, _, err := decodeHeader(b)
+	return h, err
+}
+
 func decodeHeader(b []byte) (Header, int, error) {
 	var h Header
 	if len(b) < HeaderSize {

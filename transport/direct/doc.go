@@ -3,7 +3,7 @@
 //
 // Invariants:
 //   - A frame is in the stream, whole, before done says so, and stays until it is purged or the stream is lost, or, where
-//     there is no room for another one, until its receiver has consumed it.
+//     there is no room for another one, until its receiver has consumed it or has asked for what comes before it again.
 //   - The stream has a copy of its own, which nobody changes: the sender may reuse its buffer at once, and the receiver
 //     reads the same bytes as often as it rereads. That is the one copy of a hop. Its memory goes to the garbage
 //     collector, not to a pool: a task may hold records of a frame that has been purged.

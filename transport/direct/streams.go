@@ -89,13 +89,15 @@ func (s *Streams) drop(st *stream) {
 	}
 }
 
-// relieve makes room in all streams. It reports whether there was something to let go.
-func (s *Streams) relieve() (freed bool) {
+// relieve makes room for so many bytes in all streams together, and returns how many are free by it.
+func (s *Streams) relieve(bytes int) (freed int) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.streams))
 	s.mu.Unlock()
 	for _, st := range all {
-		freed = st.relieve() || freed
+		if freed < bytes {
+			freed += st.relieve(-1, bytes-freed)
+		}
 	}
 	return freed
 }
@@ -238,34 +240,45 @@ func (st *stream) ask() {
 func (st *stream) put(channel int, frame []byte) error {
 	own := append([]byte(nil), frame...) // not cleared first, unlike that of make
 	err := st.add(channel, own)
-	if errors.Is(err, ErrFull) && st.relieve() {
+	if errors.Is(err, ErrFull) && st.relieve(channel, max(len(own), st.opt.Bytes/ease)) > 0 {
 		err = st.add(channel, own)
 	}
-	if errors.Is(err, errAllFull) && st.owner.relieve() {
+	if errors.Is(err, errAllFull) && st.owner.relieve(max(len(own), st.opt.Total/ease)) > 0 {
 		err = st.add(channel, own)
 	}
 	return err
 }
 
-// relieve lets frames go that the receiver has consumed, although no checkpoint counts that has them, or that lie beyond
-// a gap: the sender makes them again if the receiver is started anew from before them, or to fill the gap. It reports
-// whether there was one.
-func (st *stream) relieve() (freed bool) {
+// ease is the share of a limit that is made free at a time, as its inverse: what need not go is not made again by a
+// sender if the receiver is started anew.
+const ease = 8
+
+// relieve lets frames of so many bytes go that the receiver has consumed, although no checkpoint counts that has them, or
+// that lie beyond a gap: the sender makes them again if the receiver is started anew from before them, or to fill the
+// gap. Those of the channel that lacks room go first, until it has some. It returns how many bytes are free by it.
+func (st *stream) relieve(channel, bytes int) (freed int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if l := st.lanes[channel]; l != nil {
+		for l.over() && (freed < bytes || l.count > st.opt.ChannelFrames-st.opt.ChannelFrames/ease-1) {
+			freed += st.unlink(l)
+		}
+	}
 	for _, l := range st.lanes {
-		for l.first != nil && (l.first.seq <= l.void || l.first.isBelow(l.below)) {
-			st.unlink(l)
-			freed = true
+		for freed < bytes && l.over() {
+			freed += st.unlink(l)
 		}
 	}
 	return freed
 }
 
-// isBelow says whether all numbers of the frame are below one.
-func (e *entry) isBelow(next abs.Seq) bool {
-	h, _, err := frame.Decode(e.frame)
-	return err == nil && h.Last() < uint64(next)
+// over says that the receiver does not need the channel's first frame any more as long as it does not go back.
+func (l *lane) over() bool {
+	if l.first == nil || l.first.seq <= l.void {
+		return l.first != nil
+	}
+	h, err := frame.DecodeHeader(l.first.frame)
+	return err == nil && h.Last() < uint64(l.below)
 }
 
 // add adds a frame, which is the stream's own from then on.
@@ -340,9 +353,10 @@ func (st *stream) purge(channel int, seq uint64) {
 	}
 }
 
-// unlink removes a channel's first frame.
-func (st *stream) unlink(l *lane) {
+// unlink removes a channel's first frame and returns its size in bytes.
+func (st *stream) unlink(l *lane) (bytes int) {
 	e := l.first
+	bytes = len(e.frame)
 	if l.first = e.behind; l.first == nil {
 		l.last = nil
 	}
@@ -368,6 +382,7 @@ func (st *stream) unlink(l *lane) {
 		e.next, st.free = st.free, e
 		st.spare++
 	}
+	return bytes
 }
 
 func signal(c chan struct{}) {

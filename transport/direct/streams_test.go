@@ -85,10 +85,6 @@ func TestTotalIsBounded(t *testing.T) {
 // Where there is no room, frames go that their receiver has said to have consumed in this reading, and no others: the
 // checkpoint that would purge them needs a barrier that has to come in.
 func TestConsumedFramesMakeRoom(t *testing.T) {
-	numbered := func(n uint64) string {
-		payload := frame.AppendRecord(nil, frame.Record{Value: make([]byte, 100)})
-		return string(frame.Append(nil, frame.Header{Kind: frame.Data, Generation: 1, Count: 1, First: n, After: frame.Sum(0).Add(payload)}, payload))
-	}
 	size := len(numbered(1))
 	for name, opt := range map[string]Options{"of a stream": {Bytes: 3 * size}, "of all streams": {Total: 3 * size}, "of a channel": {ChannelFrames: 3}} {
 		t.Run(name, func(t *testing.T) {
@@ -126,6 +122,66 @@ func TestConsumedFramesMakeRoom(t *testing.T) {
 	}
 }
 
+// What lies beyond a gap goes when its receiver has asked for what is before it again: it comes once more.
+func TestFramesBeyondAGapMakeRoom(t *testing.T) {
+	s := open(Options{ChannelFrames: 3})
+	in := streamtest.OpenInput(t, s, "t", 0)
+	streamtest.WantDrained(t, in)
+	out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t"})
+	send := func(n uint64, want error) {
+		t.Helper()
+		if err := streamtest.SendOne(t, out, 0, numbered(n)); !errors.Is(err, want) {
+			t.Fatalf("frame %d: got %v, want %v", n, err, want)
+		}
+	}
+	for n := uint64(2); n <= 4; n++ {
+		send(n, nil)
+		streamtest.WantFrame(t, in, 0, numbered(n))
+	}
+	in.Grant(dataflow.Grant{Channel: 0, Next: 1})
+	send(1, ErrFull)
+	in.Grant(dataflow.Grant{Channel: 0, Next: 1, Rewind: true})
+	for n := uint64(1); n <= 3; n++ {
+		send(n, nil)
+		streamtest.WantFrame(t, in, 0, numbered(n))
+	}
+	send(4, ErrFull) // these answer it
+	in.Reread()
+	for n := uint64(1); n <= 3; n++ {
+		streamtest.WantFrame(t, in, 0, numbered(n))
+	}
+	streamtest.WantDrained(t, in)
+	send(4, ErrFull)
+}
+
+// A full stream makes as much room as is worth it, and keeps the rest for a receiver that is started anew.
+func TestLittleGoesAtATime(t *testing.T) {
+	s := open(Options{Bytes: 16 * len(numbered(1))})
+	in := streamtest.OpenInput(t, s, "t", 0)
+	streamtest.WantDrained(t, in)
+	out := streamtest.OpenOutput(t, s, map[int]abs.TaskID{0: "t"})
+	for n := uint64(1); n <= 17; n++ {
+		if n == 17 {
+			in.Grant(dataflow.Grant{Channel: 0, Next: abs.Seq(n)})
+		}
+		if err := streamtest.SendOne(t, out, 0, numbered(n)); err != nil {
+			t.Fatal(n, err)
+		}
+		streamtest.WantFrame(t, in, 0, numbered(n))
+	}
+	in.Reread()
+	for n := uint64(3); n <= 17; n++ {
+		streamtest.WantFrame(t, in, 0, numbered(n))
+	}
+	streamtest.WantDrained(t, in)
+}
+
+// numbered is a frame of one record.
+func numbered(n uint64) string {
+	payload := frame.AppendRecord(nil, frame.Record{Value: make([]byte, 100)})
+	return string(frame.Append(nil, frame.Header{Kind: frame.Data, Generation: 1, Count: 1, First: n, After: frame.Sum(0).Add(payload)}, payload))
+}
+
 // A full stream takes what a channel may have in any case.
 func TestEachChannelHasRoom(t *testing.T) {
 	for name, opt := range map[string]Options{"of a stream": {Bytes: 20, Least: 10}, "of all streams": {Total: 20, Least: 10}} {
@@ -149,8 +205,7 @@ func TestEachChannelHasRoom(t *testing.T) {
 
 // One stream's consumed frames make room for others.
 func TestConsumedFramesMakeRoomForOthers(t *testing.T) {
-	payload := frame.AppendRecord(nil, frame.Record{Value: make([]byte, 100)})
-	one := string(frame.Append(nil, frame.Header{Kind: frame.Data, Generation: 1, Count: 1, First: 1, After: frame.Sum(0).Add(payload)}, payload))
+	one := numbered(1)
 	s := open(Options{Total: len(one)})
 	in, other := streamtest.OpenInput(t, s, "t", 0), streamtest.OpenInput(t, s, "u", 1)
 	streamtest.WantDrained(t, in)
