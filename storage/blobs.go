@@ -241,6 +241,15 @@ func (b *Blobs) Has(name string) (bool, error) {
 	return true, f.Close()
 }
 
+// Size is a blob's size in bytes. A missing one is an error for which errors.Is(err, fs.ErrNotExist) holds.
+func (b *Blobs) Size(name string) (int64, error) {
+	f, size, err := b.open(name)
+	if err != nil {
+		return 0, err
+	}
+	return size, f.Close()
+}
+
 // List returns the names of all blobs, sorted.
 func (b *Blobs) List() ([]string, error) {
 	files, err := b.fs.List(b.dir)

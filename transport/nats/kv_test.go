@@ -392,6 +392,132 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// TestTouchOrDelete: of an object that is touched and deleted at the same time either the touch or the deletion fails,
+// in each order of what they do.
+func TestTouchOrDelete(t *testing.T) {
+	c := inProcess(t)
+	o, ctx := c.Objects(Modules), testContext(t)
+	content := strings.Repeat("m", 2*chunkSize)
+	put := func() Object {
+		t.Helper()
+		put, err := o.Put(ctx, "m", strings.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return put
+	}
+	whole := func(what string) {
+		t.Helper()
+		r, err := o.Get(ctx, "m")
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if b, err := io.ReadAll(r); err != nil || string(b) != content {
+			t.Fatalf("%s: %d bytes, %v", what, len(b), err)
+		}
+	}
+	touch := func() {
+		t.Helper()
+		if err := o.Touch(ctx, "m"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(was Object, want bool) {
+		t.Helper()
+		if did, err := o.DeleteRevision(ctx, was); did != want || err != nil {
+			t.Fatalf("deleted: %v, %v", did, err)
+		}
+	}
+	if err := o.Touch(ctx, "m"); !errors.Is(err, ErrNotFound) {
+		t.Fatalf("touch of what is not there: %v", err)
+	}
+	old := put()
+	touch()
+	remove(old, false)
+	whole("touched since it was seen")
+	now, err := o.Has(ctx, "m")
+	if err != nil || now.Revision <= old.Revision || now.Size != old.Size || now.Digest != old.Digest {
+		t.Fatalf("%+v, was %+v, %v", now, old, err)
+	}
+	remove(now, true)
+	if err := o.Touch(ctx, "m"); !errors.Is(err, ErrNotFound) {
+		t.Fatalf("touch of what was deleted: %v", err)
+	}
+	remove(now, false)
+	again := put()
+	remove(now, false)
+	whole("stored anew since it was seen")
+	remove(again, true)
+	st, err := c.control.js.Stream(ctx, o.stream())
+	if err != nil || st.CachedInfo().State.Msgs != 0 {
+		t.Fatalf("something is left: %+v, %v", st.CachedInfo().State, err)
+	}
+
+	// At the same time: whoever has said that it succeeded is right.
+	for range 30 {
+		seen := put()
+		touched, start := make(chan error, 1), make(chan struct{})
+		go func() {
+			<-start
+			touched <- o.Touch(ctx, "m")
+		}()
+		close(start)
+		did, err := o.DeleteRevision(ctx, seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch err := <-touched; {
+		case err == nil && !did:
+			whole("touched")
+			if err := o.Delete(ctx, "m"); err != nil {
+				t.Fatal(err)
+			}
+		case errors.Is(err, ErrNotFound) && did:
+		default:
+			t.Fatalf("deleted: %v; touched: %v", did, err)
+		}
+	}
+}
+
+// TestPutsAtOnce: of several that store one name at the same time one succeeds, and nothing is left of the others.
+func TestPutsAtOnce(t *testing.T) {
+	c := inProcess(t)
+	o, ctx := c.Objects(Modules), testContext(t)
+	const puts = 4
+	var gate sync.WaitGroup
+	gate.Add(puts)
+	ended := make(chan error, puts)
+	for range puts {
+		go func() {
+			// All have asked whether the name is taken before any has stored its description.
+			_, err := o.Put(ctx, "m", io.MultiReader(strings.NewReader("mod"), meeting{&gate}, strings.NewReader("ule")))
+			ended <- err
+		}()
+	}
+	won := 0
+	for range puts {
+		switch err := <-ended; {
+		case err == nil:
+			won++
+		case !errors.Is(err, ErrConflict):
+			t.Error(err)
+		}
+	}
+	st, err := c.control.js.Stream(ctx, o.stream())
+	if err != nil || won != 1 || st.CachedInfo().State.Msgs != 2 {
+		t.Errorf("%d puts succeeded, %d messages in the store, want a chunk and a description; %v", won, st.CachedInfo().State.Msgs, err)
+	}
+}
+
+// meeting is an empty reader that waits for the others.
+type meeting struct{ others *sync.WaitGroup }
+
+func (m meeting) Read([]byte) (int, error) {
+	m.others.Done()
+	m.others.Wait()
+	return 0, io.EOF
+}
+
 func TestDamagedObjectIsNoticed(t *testing.T) {
 	c := inProcess(t)
 	o, ctx := c.Objects(Snapshots), testContext(t)

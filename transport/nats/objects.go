@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -27,16 +29,23 @@ const (
 // ErrDamaged says that the bytes of an object are not those that were stored.
 var ErrDamaged = errors.New("the object is damaged")
 
+// touches bounds how often a touch is tried again because of somebody else's.
+const touches = 100
+
 // Object describes an object of a store.
 type Object struct {
 	Name   string
 	Size   int64  // bytes
 	Digest string // "SHA-256=" and the base64 of the URL alphabet
+	// Revision grows when an object of the name is stored, and when it is touched; 0 from [Objects.List], which does
+	// not know it.
+	Revision uint64
+
+	id string // of its chunks
 }
 
-// Objects is one object store. A name is used once and never again: storing an object under a name
-// that is taken fails with [ErrConflict], and a deleted name is not to be reused, since a Put that
-// is cut off can damage what it replaces.
+// Objects is one object store. Storing an object under a name that is taken fails with [ErrConflict]: what is stored
+// under a name never changes. A name that was deleted may be used again, for the same content.
 type Objects struct {
 	conn  *Conn
 	store Store
@@ -103,20 +112,128 @@ func (o *Objects) Put(ctx context.Context, name string, r io.Reader) (Object, er
 	if !errors.Is(err, jetstream.ErrObjectNotFound) {
 		return Object{}, o.fail("put", name, err)
 	}
-	info, err := o.put(ctx, name, r)
+	put, err := o.put(ctx, name, r)
 	if err != nil {
 		return Object{}, o.fail("put", name, err)
 	}
-	return objectOf(info), nil
+	return put, nil
 }
 
 // Has returns the description of an object; [ErrNotFound] if it is not there whole.
 func (o *Objects) Has(ctx context.Context, name string) (Object, error) {
-	_, info, err := o.info(ctx, name)
+	var d described
+	err := o.conn.control.request(ctx, func(ctx context.Context) (err error) {
+		d, err = o.described(ctx, name)
+		return err
+	})
 	if err != nil {
 		return Object{}, o.fail("look up", name, err)
 	}
-	return objectOf(info), nil
+	return d.object(), nil
+}
+
+// described is an object's description as it is stored.
+type described struct {
+	stream jetstream.Stream
+	info   jetstream.ObjectInfo
+	raw    []byte
+	seq    uint64
+}
+
+func (d described) object() Object {
+	o := objectOf(&d.info)
+	o.Revision = d.seq
+	return o
+}
+
+// descriptions is the subject of an object's description.
+func (o *Objects) descriptions(name string) string {
+	return "$O." + o.name() + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+func (o *Objects) described(ctx context.Context, name string) (d described, err error) {
+	if d.stream, err = o.conn.control.js.Stream(ctx, o.stream()); err != nil {
+		return d, err
+	}
+	m, err := d.stream.GetLastMsgForSubject(ctx, o.descriptions(name))
+	if err != nil {
+		return d, err
+	}
+	if err := json.Unmarshal(m.Data, &d.info); err != nil {
+		return d, fmt.Errorf("its description cannot be read: %w", err)
+	}
+	if d.info.Deleted {
+		return d, fmt.Errorf("%w: its description says that it was deleted", ErrNotFound)
+	}
+	d.raw, d.seq = m.Data, m.Sequence
+	return d, nil
+}
+
+// Touch gives an object another revision, so that no [Objects.DeleteRevision] that was decided before takes it away;
+// [ErrNotFound] if it is not there whole. Either of two that meet wins, and the other one says so.
+func (o *Objects) Touch(ctx context.Context, name string) error {
+	for range touches {
+		err := o.conn.control.request(ctx, func(ctx context.Context) error {
+			d, err := o.described(ctx, name)
+			if err != nil {
+				return err
+			}
+			m := nats.NewMsg(o.descriptions(name))
+			m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+			m.Data = d.raw
+			_, err = o.conn.control.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(d.seq))
+			if isWrongSequence(err) {
+				err = fmt.Errorf("%w: %w", ErrConflict, err)
+			}
+			return err
+		})
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, ErrConflict) {
+			return o.fail("touch", name, err)
+		}
+	}
+	return o.fail("touch", name, fmt.Errorf("%w: %d times in a row somebody else was faster", ErrConflict, touches))
+}
+
+func isWrongSequence(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) &&
+		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// DeleteRevision removes an object that still has the revision that [Objects.Has] has given, and says whether it did:
+// one that was touched since, or stored anew, stays.
+func (o *Objects) DeleteRevision(ctx context.Context, was Object) (bool, error) {
+	deleted := false
+	err := o.conn.control.request(ctx, func(ctx context.Context) error {
+		d, err := o.described(ctx, was.Name)
+		if errors.Is(translate(err), ErrNotFound) {
+			return nil
+		}
+		if err != nil || d.seq != was.Revision {
+			return err
+		}
+		// The server takes a touch before or after this. Before: it has replaced the message, and nothing is purged.
+		// After: what it expects is not there, and it fails.
+		if err := d.stream.Purge(ctx, jetstream.WithPurgeSubject(o.descriptions(was.Name)), jetstream.WithPurgeSequence(was.Revision+1)); err != nil {
+			return err
+		}
+		now, err := o.described(ctx, was.Name)
+		if err == nil && now.info.NUID == d.info.NUID {
+			return nil
+		}
+		if err != nil && !errors.Is(translate(err), ErrNotFound) {
+			return err // if it is gone, Clean finds its chunks
+		}
+		deleted = true
+		return d.stream.Purge(ctx, jetstream.WithPurgeSubject(o.chunks()+d.info.NUID))
+	})
+	if err != nil {
+		return deleted, o.fail("delete", was.Name, err)
+	}
+	return deleted, nil
 }
 
 // info returns the store's stream and the description of an object that is there whole.
@@ -136,7 +253,7 @@ func (o *Objects) info(ctx context.Context, name string) (st jetstream.Stream, i
 }
 
 func objectOf(i *jetstream.ObjectInfo) Object {
-	return Object{Name: i.Name, Size: int64(i.Size), Digest: i.Digest}
+	return Object{Name: i.Name, Size: int64(i.Size), Digest: i.Digest, id: i.NUID}
 }
 
 // Delete removes an object; it is no error if it is not there. It leaves no mark of the deletion
@@ -157,8 +274,7 @@ func (o *Objects) Delete(ctx context.Context, name string) error {
 
 // purge removes the description first: without it the object is not there, and Clean finds the rest.
 func (o *Objects) purge(ctx context.Context, st jetstream.Stream, info *jetstream.ObjectInfo) error {
-	meta := "$O." + o.name() + ".M." + base64.URLEncoding.EncodeToString([]byte(info.Name))
-	if err := st.Purge(ctx, jetstream.WithPurgeSubject(meta)); err != nil {
+	if err := st.Purge(ctx, jetstream.WithPurgeSubject(o.descriptions(info.Name))); err != nil {
 		return err
 	}
 	return st.Purge(ctx, jetstream.WithPurgeSubject(o.chunks()+info.NUID))

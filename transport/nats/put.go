@@ -32,10 +32,10 @@ type putting struct {
 // newID is as unique as the library's, in characters that a subject may have.
 func newID() string { return rand.Text()[:22] }
 
-func (o *Objects) put(ctx context.Context, name string, r io.Reader) (*jetstream.ObjectInfo, error) {
+func (o *Objects) put(ctx context.Context, name string, r io.Reader) (Object, error) {
 	js, err := jetstream.New(o.conn.control.nc, jetstream.WithPublishAsyncTimeout(requestTimeout))
 	if err != nil {
-		return nil, err
+		return Object{}, err
 	}
 	defer js.CleanupPublisher()
 	info := &jetstream.ObjectInfo{
@@ -44,20 +44,36 @@ func (o *Objects) put(ctx context.Context, name string, r io.Reader) (*jetstream
 	}
 	p := &putting{objects: o, js: js, subject: o.chunks() + info.NUID}
 	if err := p.content(ctx, r, info); err != nil {
-		return nil, errors.Join(err, p.undo(ctx))
+		return Object{}, errors.Join(err, p.undo(ctx))
 	}
 	data, err := json.Marshal(info)
 	if err != nil {
-		return nil, err
+		return Object{}, err
 	}
-	m := nats.NewMsg("$O." + o.name() + ".M." + base64.URLEncoding.EncodeToString([]byte(name)))
+	m := nats.NewMsg(o.descriptions(name))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Data = data
 	// Whether one that fails has been stored is not known: then the object is whole, or its chunks are remains.
-	return info, o.conn.control.request(ctx, func(ctx context.Context) error {
-		_, err := o.conn.control.js.PublishMsg(ctx, m)
+	put := objectOf(info)
+	err = o.conn.control.request(ctx, func(ctx context.Context) error {
+		ack, err := o.conn.control.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(0))
+		if err == nil {
+			put.Revision = ack.Sequence
+		}
 		return err
 	})
+	if !isWrongSequence(err) {
+		return put, err
+	}
+	// The name is taken: by this object, if its acknowledgement was lost and it was sent twice, or by a faster one.
+	has, err := o.Has(ctx, name)
+	switch {
+	case err != nil:
+		return put, err
+	case has.id == info.NUID:
+		return has, nil
+	}
+	return put, errors.Join(fmt.Errorf("%w: the name is taken", ErrConflict), p.undo(ctx))
 }
 
 // content stores the chunks and notes what they are.
