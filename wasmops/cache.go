@@ -16,7 +16,7 @@ import (
 	"github.com/tetratelabs/wazero"
 )
 
-// diskCache is a directory of compiled modules. Machine code read from a worn flash must not run, and
+// diskCache is a directory of compiled modules, one file each. Machine code read from a worn flash must not run, and
 // a damaged entry would make its module fail for ever, so each file's checksum is kept in an index
 // and files that do not match are removed when the cache is opened: they are compiled again.
 type diskCache struct {
@@ -29,9 +29,13 @@ type diskCache struct {
 
 // cachedFile describes a file by its path below the directory.
 type cachedFile struct {
-	Size int64  `json:"size"` // bytes
-	Sum  uint32 `json:"crc32c"`
+	Size   int64  `json:"size"` // bytes
+	Sum    uint32 `json:"crc32c"`
+	Module string `json:"module,omitempty"` // digest of the module that it was compiled of; empty: not known
 }
+
+// same says whether a file is as the index has it.
+func (f cachedFile) same(o cachedFile) bool { return f.Size == o.Size && f.Sum == o.Sum }
 
 const (
 	cacheIndex = "index.json"
@@ -72,9 +76,9 @@ func (c *diskCache) keep(known map[string]cachedFile) error {
 		if err != nil {
 			return err
 		}
-		if want, ok := known[f.path]; ok && sum == want && total+sum.Size <= cacheLimit {
+		if want, ok := known[f.path]; ok && want.same(sum) && total+sum.Size <= cacheLimit {
 			total += sum.Size
-			c.files[f.path] = sum
+			c.files[f.path] = want
 			continue
 		}
 		if err := os.Remove(filepath.Join(c.dir, f.path)); err != nil {
@@ -124,8 +128,9 @@ func checksum(path string) (cachedFile, error) {
 	return cachedFile{Size: n, Sum: h.Sum32()}, err
 }
 
-// record adds new files to the index. It is called after each compilation.
-func (c *diskCache) record() error {
+// record adds new files to the index. It is called after each compilation, of which there is one at a time: so they
+// are the module's.
+func (c *diskCache) record(module string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found, err := c.list()
@@ -141,6 +146,7 @@ func (c *diskCache) record() error {
 		if err != nil {
 			return err
 		}
+		sum.Module = module
 		c.files[f.path] = sum
 		added = true
 	}
@@ -148,6 +154,30 @@ func (c *diskCache) record() error {
 		return nil
 	}
 	return c.writeIndex()
+}
+
+// tidy removes the files of modules that are not to be kept and returns how many bytes are left and were freed. Files
+// of modules that are not known stay: they are bounded by the limit, and go when the engine changes.
+func (c *diskCache) tidy(keep func(module string) bool) (left, freed int64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for path, f := range c.files {
+		left += f.Size
+		if f.Module == "" || keep(f.Module) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(c.dir, path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
+		}
+		delete(c.files, path)
+		left, freed = left-f.Size, freed+f.Size
+	}
+	if freed > 0 {
+		errs = append(errs, c.writeIndex())
+	}
+	return left, freed, errors.Join(errs...)
 }
 
 // writeIndex replaces the index. It need not be durable: an entry that it lacks is compiled again.

@@ -114,9 +114,14 @@ type Host struct {
 	rt    wazero.Runtime
 	cache *diskCache // nil: none
 
-	mu      sync.Mutex // guards modules and idle, and is held while a module is compiled
+	// compiling has a place for the one compilation that goes on: each takes two threads, and for a large module
+	// hundreds of megabytes.
+	compiling chan struct{}
+
+	mu      sync.Mutex // guards what follows
 	modules map[string]*loaded
-	idle    []string // digests of modules without an instance, longest idle first
+	loading map[string]chan struct{} // by digest; closed when it has ended
+	idle    []string                 // digests of modules without an instance, longest idle first
 }
 
 // loaded is a compiled module.
@@ -144,7 +149,7 @@ func NewHost(ctx context.Context, opt Options) (*Host, error) {
 	if opt.measure == watched {
 		config = config.WithCloseOnContextDone(true)
 	}
-	h := &Host{opt: opt, modules: map[string]*loaded{}}
+	h := &Host{opt: opt, modules: map[string]*loaded{}, loading: map[string]chan struct{}{}, compiling: make(chan struct{}, 1)}
 	if opt.CacheDir != "" {
 		if h.cache, err = openDiskCache(opt.CacheDir); err != nil {
 			return nil, fmt.Errorf("operator host: cache of compiled modules: %w", err)
@@ -167,8 +172,21 @@ func (h *Host) Close(ctx context.Context) error {
 	return err
 }
 
+// Tidy removes from the cache on disk what was compiled of modules whose digests are not to be kept. It returns how
+// many bytes the cache has left and how many were freed. A module that is in use stays so.
+func (h *Host) Tidy(keep func(digest string) bool) (left, freed int64, err error) {
+	if h.cache == nil {
+		return 0, 0, nil
+	}
+	if left, freed, err = h.cache.tidy(keep); err != nil {
+		err = fmt.Errorf("operator host: cache of compiled modules: %w", err)
+	}
+	return left, freed, err
+}
+
 // Check prepares and compiles a module without making an instance: what [Host.New] would refuse is
-// refused here. It takes seconds for a large module that is not in the cache.
+// refused here. It takes seconds for a large module that is not in the cache. One module is compiled at a time; the
+// others wait, or end with ctx.
 func (h *Host) Check(ctx context.Context, wasm []byte) (*Module, error) {
 	m, err := prepare(wasm, h.opt)
 	if err != nil {
@@ -182,6 +200,12 @@ func (h *Host) Check(ctx context.Context, wasm []byte) (*Module, error) {
 }
 
 func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
+	select {
+	case h.compiling <- struct{}{}:
+		defer func() { <-h.compiling }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("module %s waits for others to be compiled: %w", m.Digest, ctx.Err())
+	}
 	limited, cancel := context.WithTimeout(ctx, maxCompile)
 	defer cancel()
 	limited = experimental.WithCompilationWorkers(limited, 2) // one alone would not look at the context
@@ -198,25 +222,57 @@ func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, e
 		return nil, fmt.Errorf("module %s is not valid: %w", m.Digest, err)
 	}
 	if h.cache != nil {
-		_ = h.cache.record() // what is not in the index is compiled again at the next start, which is no harm
+		_ = h.cache.record(m.Digest) // what is not in the index is compiled again at the next start, which is no harm
 	}
 	return compiled, nil
 }
 
 // acquire returns the compiled module of a digest; release gives it back.
 func (h *Host) acquire(ctx context.Context, digest string) (*loaded, error) {
+	for {
+		l, wait := h.have(digest)
+		if l != nil {
+			return l, nil
+		}
+		if wait == nil {
+			return h.loadNow(ctx, digest)
+		}
+		select {
+		case <-wait: // whose load may have failed for a reason of its own
+		case <-ctx.Done():
+			return nil, fmt.Errorf("module %s: %w", digest, ctx.Err())
+		}
+	}
+}
+
+// have returns a module that is loaded, or what to wait for while somebody else loads it; neither: the caller does.
+func (h *Host) have(digest string) (*loaded, chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l := h.modules[digest]
-	if l == nil {
-		var err error
-		if l, err = h.load(ctx, digest); err != nil {
-			return nil, err
-		}
-		h.modules[digest] = l
+	if l := h.modules[digest]; l != nil {
+		l.uses++
+		h.idle = slices.DeleteFunc(h.idle, func(d string) bool { return d == digest })
+		return l, nil
 	}
-	l.uses++
-	h.idle = slices.DeleteFunc(h.idle, func(d string) bool { return d == digest })
+	if wait := h.loading[digest]; wait != nil {
+		return nil, wait
+	}
+	h.loading[digest] = make(chan struct{})
+	return nil, nil
+}
+
+// loadNow loads a module for whoever waits for it.
+func (h *Host) loadNow(ctx context.Context, digest string) (*loaded, error) {
+	l, err := h.load(ctx, digest)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.loading[digest])
+	delete(h.loading, digest)
+	if err != nil {
+		return nil, err
+	}
+	l.uses = 1
+	h.modules[digest] = l
 	return l, nil
 }
 

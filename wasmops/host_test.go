@@ -231,3 +231,87 @@ func TestCacheThatCannotBeMade(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestOneCompilationAtATime: while one goes on, others wait, or end with their context; what is compiled already is to be
+// had meanwhile.
+func TestOneCompilationAtATime(t *testing.T) {
+	modules := &counting{library: shelf(variant(0), variant(1))}
+	h := newHost(t, Options{Modules: modules, CacheDir: t.TempDir()})
+	spec := func(n int) dataflow.OperatorSpec {
+		return dataflow.OperatorSpec{Name: "o", Digest: Digest(variant(n))}
+	}
+	closeInstance(t, newInstance(t, h, spec(0), nil))
+	h.compiling <- struct{}{} // one goes on
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 6)
+	for range 3 {
+		go func() {
+			_, err := h.Check(ctx, variant(1))
+			ended <- err
+		}()
+		go func() {
+			_, err := h.New(ctx, spec(1), nil)
+			ended <- err
+		}()
+	}
+	closeInstance(t, newInstance(t, h, spec(0), nil))
+	cancel()
+	for range 6 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("while another module is compiled: %v", err)
+		}
+	}
+	<-h.compiling
+	closeInstance(t, newInstance(t, h, spec(1), nil))
+}
+
+// TestTidyCache: what was compiled of a module goes with it, and stays away; what is kept is found at the next start.
+func TestTidyCache(t *testing.T) {
+	dir := t.TempDir()
+	h := newHost(t, Options{CacheDir: dir})
+	for n := range 3 {
+		if _, err := h.Check(context.Background(), variant(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := func(h *Host) (modules []string) {
+		t.Helper()
+		found, err := h.cache.list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			modules = append(modules, h.cache.files[f.path].Module)
+		}
+		slices.Sort(modules)
+		return modules
+	}
+	if got := files(h); len(slices.Compact(got)) != 3 || got[0] == "" {
+		t.Fatalf("compiled are %q", got)
+	}
+	left, freed, err := h.Tidy(func(digest string) bool { return digest == Digest(variant(1)) })
+	if err != nil || left == 0 || freed == 0 {
+		t.Fatalf("%d left, %d freed, %v", left, freed, err)
+	}
+	want := []string{Digest(variant(1))}
+	if got := files(h); !slices.Equal(got, want) {
+		t.Errorf("compiled are %q", got)
+	}
+	again := newHost(t, Options{CacheDir: dir})
+	if got := files(again); !slices.Equal(got, want) {
+		t.Errorf("at the next start: %q", got)
+	}
+	if now, freed, err := again.Tidy(func(string) bool { return true }); now != left || freed != 0 || err != nil {
+		t.Errorf("%d left, were %d; %d freed; %v", now, left, freed, err)
+	}
+	bare, err := NewHost(context.Background(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := bare.Tidy(nil); err != nil {
+		t.Errorf("without a cache: %v", err)
+	}
+	if err := bare.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
