@@ -23,6 +23,7 @@ type operatorCmds struct {
 	Push   operatorPushCmd   `cmd:"" help:"Register a module as one version of an operator."`
 	List   operatorListCmd   `cmd:"" help:"List the registered operators."`
 	Show   operatorShowCmd   `cmd:"" help:"Show all versions of one operator."`
+	Remove operatorRemoveCmd `cmd:"" help:"Remove a version that no job uses, or all versions."`
 	Keygen operatorKeygenCmd `cmd:"" help:"Make a key to sign operators with."`
 	Test   operatorTestCmd   `cmd:"" help:"Run a module over records, once whole and once restored after every batch."`
 
@@ -140,6 +141,47 @@ func (c operatorShowCmd) Run(ctx context.Context, p *program) error {
 		return fmt.Errorf("show operator %s: %w", c.Name, err)
 	}
 	return p.printOperators(ops, c.JSON)
+}
+
+type operatorRemoveCmd struct {
+	Operator string `arg:"" placeholder:"NAME[@VERSION]" help:"What to remove; without a version all there are."`
+	remote
+	output
+}
+
+// Help is what `agent operator remove --help` says besides the flags.
+func (operatorRemoveCmd) Help() string {
+	return `What a job uses is not removed, nor is anything else then: what it runs, has run since it was last drained, and may
+go back to, stopped jobs included.
+
+A version that was removed is not listed and no job can name it. It still stands for its bytes: the same ones may be
+pushed again, others never. Its module goes from the object store and from all agents within an hour, with what
+was compiled of it, unless another version or a job needs it.`
+}
+
+// Run implements the command.
+func (c operatorRemoveCmd) Run(ctx context.Context, p *program) error {
+	cl, err := c.client()
+	if err != nil {
+		return err
+	}
+	name, version, one := strings.Cut(c.Operator, "@")
+	if name == "" || one && version == "" {
+		return usage("write NAME or NAME@VERSION", "%q names no operator", c.Operator)
+	}
+	ops, err := cl.RemoveOperator(ctx, name, version)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", c.Operator, err)
+	}
+	if c.JSON {
+		return p.printJSON(ops)
+	}
+	for _, o := range ops {
+		if _, err := fmt.Fprintf(p.stdout, "%s@%s removed (%s)\n", o.Name, o.Version, bytesText(o.Bytes)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *program) printOperators(ops []api.Operator, asJSON bool) error {

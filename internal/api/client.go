@@ -193,6 +193,16 @@ func (c *Client) PushOperator(ctx context.Context, name, version string, module 
 	return send[Operator](ctx, c, request{method: http.MethodPut, path: []string{"operators", name, version}, body: module, limit: uploadTimeout})
 }
 
+// RemoveOperator removes a version of an operator, or all of them if version is empty, and returns what it removed.
+// The module is given back some time later, on all agents and in the object store, unless something else needs it.
+func (c *Client) RemoveOperator(ctx context.Context, name, version string) ([]Operator, error) {
+	path := []string{"operators", name}
+	if version != "" {
+		path = append(path, version)
+	}
+	return send[[]Operator](ctx, c, request{method: http.MethodDelete, path: path, limit: lookTimeout})
+}
+
 // SignOperator adds a signature, in base64, to a registered version.
 func (c *Client) SignOperator(ctx context.Context, name, version, signature string) (Operator, error) {
 	return send[Operator](ctx, c, request{

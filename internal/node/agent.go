@@ -56,6 +56,7 @@ type Agent struct {
 	copies  *storage.Copies
 	blobs   *storage.Blobs
 	host    *wasmops.Host
+	modules modules
 	guests  *guestObserver
 	dead    *deadLetters
 
@@ -182,6 +183,7 @@ func (a *Agent) run(ctx context.Context) error {
 	a.background(a.runSessions)
 	a.background(a.runLeader)
 	a.background(a.meterDisk)
+	a.background(a.sweepCopies)
 	if a.server != nil {
 		a.background(a.tidyOwnStreams)
 		a.background(a.mendServer)

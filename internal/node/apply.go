@@ -94,6 +94,9 @@ func (a *Agent) resolve(ctx context.Context, file *job.File, src api.JobSource) 
 		if err != nil {
 			return nil, controlPlaneAway(err)
 		}
+		if rec.RemovedMS != 0 {
+			continue
+		}
 		modules[op.WASM] = rec.Digest
 	}
 	return modules, nil
@@ -158,6 +161,9 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		Modules: modules, Plan: p, AppliedMS: a.now(),
 	}
 	rec.Since = rec.Generation
+	if err := a.haveModules(ctx, rec); err != nil {
+		return out, err
+	}
 	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
 		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
 	}
@@ -175,7 +181,7 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		}
 	}
 	if !out.Created {
-		rec.Since = old.Since
+		rec.Since, rec.Earlier = old.Since, old.earlier()
 		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && !rollback && samePlan(old.plan(), p) {
 			out.Unchanged, out.Generation = true, uint32(old.Generation)
 			return a.started(ctx, out, *old)
@@ -303,7 +309,7 @@ func (a *Agent) putJob(ctx context.Context, rec jobRecord, old *jobRecord) error
 	if err != nil {
 		return api.Unavailable("", "job %s is not stored: %v", rec.Name, err)
 	}
-	return nil
+	return a.claimModules(ctx, rec, old)
 }
 
 // waitStarted waits until the generation's initial checkpoint is committed.

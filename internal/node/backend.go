@@ -388,6 +388,7 @@ func (a *Agent) changeState(ctx context.Context, name string, to jobState, next 
 		case to == jobStopping && !rec.live(), to == jobStopping && rec.State == jobStopping && next == nil && rec.Next == nil:
 			return &rec, nil
 		}
+		old := rec
 		rec.State, rec.Revision, rec.Next = to, rec.Revision+1, next
 		_, err = kv.Update(ctx, key, mustJSON(rec), e.Revision)
 		if errors.Is(err, wnats.ErrConflict) {
@@ -395,6 +396,11 @@ func (a *Agent) changeState(ctx context.Context, name string, to jobState, next 
 		}
 		if err != nil {
 			return nil, a.failure(name, err)
+		}
+		if next != nil {
+			if err := a.claimModules(ctx, *next, &old); err != nil {
+				return nil, err
+			}
 		}
 		return &rec, nil
 	}

@@ -131,7 +131,16 @@ func (a *Agent) exportOperators(e *export, job jobRecord) error {
 		if seen[d] || strings.HasPrefix(d, native.Prefix) {
 			continue
 		}
+		seen[d] = true
 		if err := a.exportModule(e, d); err != nil {
+			return err
+		}
+	}
+	for d := range job.Earlier { // which a part of an older generation may need
+		if seen[d] {
+			continue
+		}
+		if err := a.exportModule(e, d); err != nil && !errors.Is(err, wnats.ErrNotFound) {
 			return err
 		}
 	}

@@ -87,6 +87,7 @@ func (a *Agent) lead(ctx context.Context, term abs.Term) error {
 	g.Go(func() error { return kv.Watch(ctx, kindReplica, l.watch(ctx, l.onReplica)) })
 	g.Go(func() error { return l.a.watchTrials(ctx) })
 	g.Go(func() error { return l.scrub(ctx) })
+	g.Go(func() error { return l.a.sweepModules(ctx) })
 	g.Go(func() error { return l.run(ctx) })
 	return g.Wait()
 }

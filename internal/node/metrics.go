@@ -26,6 +26,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 	out = append(out, a.guests.families()...)
 	out = append(out,
 		one("weir_dead_letters_shed_total", "Dead letters given up because the agent's budget for them was full.", api.Counter, float64(a.dead.given())))
+	out = append(out, a.moduleFamilies()...)
 	return append(out, a.jobFamilies()...)
 }
 

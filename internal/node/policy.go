@@ -136,6 +136,7 @@ func (a *Agent) goBack(ctx context.Context, rec jobRecord, replace []string, rol
 
 // successor is the record of the next generation of a job that stays as it is.
 func (r jobRecord) successor(p *job.Physical) jobRecord {
+	r.Earlier = r.earlier()
 	r.Plan, r.Generation, r.Revision, r.State = p, p.Generation, 1, jobRunning
 	r.Base, r.Final, r.Next, r.RolledBack, r.ByPolicy, r.Because, r.Upgrade = 0, 0, nil, false, false, "", nil
 	return r

@@ -54,6 +54,9 @@ type jobRecord struct {
 	Since abs.Generation `json:"since"`
 	// Unbegun, of a job's next record: it takes the place of a first generation that has not begun, or is dropped.
 	Unbegun bool `json:"unbegun,omitempty"`
+	// Earlier are the modules of older generations, by digest, each with the newest that had it: a part of that may be
+	// what a task goes on from, and the old module is asked for its variables then.
+	Earlier map[string]abs.Generation `json:"earlier,omitempty"`
 	// Next takes this record's place when the job has stopped: an update that does not depend on who
 	// asked for it.
 	Next *jobRecord `json:"next,omitempty"`
@@ -129,8 +132,14 @@ type operatorRecord struct {
 	Imports     []string `json:"imports"`
 	Globals     int      `json:"globals"`
 	MemoryBytes int64    `json:"memory_bytes"`
-	// Signatures are of internal/signing; what else there is of a version never changes.
+	// Signatures are of internal/signing.
 	Signatures []string `json:"signatures,omitempty"`
+	// RemovedMS is when the version was removed; 0: it was not, or was pushed again. The record stays, so that the
+	// version stands for the same bytes for ever.
+	RemovedMS int64 `json:"removed_ms,omitempty"`
+	// Changes counts removals and what took them back: of two records of a version the one with more is newer. What else
+	// there is of a version never changes.
+	Changes uint64 `json:"changes,omitempty"`
 }
 
 // agentRecord says who an agent is. It is written when an agent connects, not as a heartbeat.

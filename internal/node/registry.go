@@ -1,10 +1,10 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sort"
@@ -60,14 +60,11 @@ func (a *Agent) storeModule(ctx context.Context, digest string, b []byte) error 
 	if err := a.inTouch(ctx); err != nil {
 		return err
 	}
+	a.touchModule(digest)
 	if err := a.blobs.PutBytes(digest, b); err != nil {
 		return err
 	}
-	objects := a.conn.Objects(wnats.Modules)
-	if _, err := objects.Has(ctx, digest); err == nil {
-		return nil
-	}
-	if _, err := objects.Put(ctx, digest, bytes.NewReader(b)); err != nil && !errors.Is(err, wnats.ErrConflict) {
+	if err := a.claimModule(ctx, digest); err != nil {
 		return api.Unavailable("", "module not stored: %v", err)
 	}
 	return nil
@@ -100,19 +97,138 @@ func (a *Agent) PushOperator(ctx context.Context, name, version string, module i
 	}
 	_, err = a.conn.KV(wnats.Operators).Create(ctx, wnats.Key(name, version), mustJSON(rec))
 	if errors.Is(err, wnats.ErrConflict) {
-		have, err := a.operatorRecord(ctx, name, version)
-		if err != nil {
-			return api.Operator{}, controlPlaneAway(err)
+		if rec, err = a.sameOperator(ctx, rec); err != nil {
+			return api.Operator{}, err
 		}
-		if have.Digest != rec.Digest {
-			return api.Operator{}, api.Conflict("push it under another version", "operator %s@%s exists with other bytes (%s); versions are immutable", name, version, have.Digest)
-		}
-		return a.operator(*have), nil
 	}
 	if err != nil {
 		return api.Operator{}, api.Unavailable("", "operator not registered: %v", err)
 	}
+	if err := a.claimModule(ctx, rec.Digest); err != nil {
+		return api.Operator{}, api.Unavailable("push it again", "operator %s@%s is registered; whether its module is where all agents find it is not known: %v", name, version, err)
+	}
 	return a.operator(rec), nil
+}
+
+// sameOperator is the record that there is of a version that is pushed again. One that was removed is back then.
+func (a *Agent) sameOperator(ctx context.Context, rec operatorRecord) (operatorRecord, error) {
+	have, err := a.operatorRecord(ctx, rec.Name, rec.Version)
+	switch {
+	case err != nil:
+		return rec, controlPlaneAway(err)
+	case have.Digest == rec.Digest:
+		if err := a.setRemoved(ctx, rec.Name, rec.Version, 0); err != nil {
+			return rec, api.Unavailable("", "operator %s@%s was removed and is not registered again: %v", rec.Name, rec.Version, err)
+		}
+		have.RemovedMS = 0
+		return *have, nil
+	case have.RemovedMS != 0:
+		return rec, api.Conflict("push it under another version", "operator %s@%s was removed, and was other bytes (%s); a version never stands for others", rec.Name, rec.Version, have.Digest)
+	}
+	return rec, api.Conflict("push it under another version", "operator %s@%s exists with other bytes (%s); versions are immutable", rec.Name, rec.Version, have.Digest)
+}
+
+// setRemoved notes in a version's record when it was removed; 0: it is not.
+func (a *Agent) setRemoved(ctx context.Context, name, version string, ms int64) error {
+	kv, key := a.conn.KV(wnats.Operators), wnats.Key(name, version)
+	for {
+		e, err := kv.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		var rec operatorRecord
+		if err := json.Unmarshal(e.Value, &rec); err != nil {
+			return fmt.Errorf("operator record %s: %w", e.Key, err)
+		}
+		if (rec.RemovedMS == 0) == (ms == 0) {
+			return nil
+		}
+		rec.RemovedMS, rec.Changes = ms, rec.Changes+1
+		if _, err = kv.Update(ctx, key, mustJSON(rec), e.Revision); !errors.Is(err, wnats.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// RemoveOperator implements [web.Operators]. A job that is applied meanwhile looks at the versions that it names once
+// its record is stored, and this looks at the jobs again once the versions are marked: so one of them sees the other,
+// and the version stays.
+func (a *Agent) RemoveOperator(ctx context.Context, name, version string) ([]api.Operator, error) {
+	if err := a.inTouch(ctx); err != nil {
+		return nil, err
+	}
+	list, err := a.operatorRecords(ctx, wnats.Key(name))
+	if err != nil {
+		return nil, controlPlaneAway(err)
+	}
+	list = slices.DeleteFunc(list, func(r operatorRecord) bool {
+		return r.RemovedMS != 0 || version != "" && r.Version != version
+	})
+	switch {
+	case len(list) == 0 && version != "":
+		return nil, api.NotFound("agent operator list shows what there is", "there is no operator %s@%s", name, version)
+	case len(list) == 0:
+		return nil, api.NotFound("agent operator list shows what there is", "there is no operator %s", name)
+	}
+	if err := a.checkUnused(ctx, list); err != nil {
+		return nil, err
+	}
+	now := a.now()
+	for _, rec := range list {
+		if err := a.setRemoved(ctx, name, rec.Version, now); err != nil {
+			return nil, api.Unavailable("", "operator %s@%s is not removed: %v", name, rec.Version, err)
+		}
+	}
+	out := []api.Operator{}
+	if err := a.checkUnused(ctx, list); err != nil {
+		for _, rec := range list {
+			if err := a.setRemoved(ctx, name, rec.Version, 0); err != nil {
+				return nil, api.Unavailable("push it again, which brings it back", "operator %s@%s is removed and should not be, since a job that uses it was applied meanwhile: %v", name, rec.Version, err)
+			}
+		}
+		return nil, err
+	}
+	for _, rec := range list {
+		out = append(out, a.operator(rec))
+	}
+	return out, nil
+}
+
+// checkUnused refuses versions that jobs use.
+func (a *Agent) checkUnused(ctx context.Context, list []operatorRecord) error {
+	jobs, err := a.jobRecords(ctx)
+	if err != nil {
+		return controlPlaneAway(err)
+	}
+	for _, rec := range list {
+		var users []string
+		for _, job := range jobs {
+			if job.needs(rec.Digest) {
+				users = append(users, job.Name)
+			}
+		}
+		if slices.Sort(users); len(users) > 0 {
+			return api.Conflict(
+				"a job uses what it runs, has run since it was last drained, and may go back to; delete it, or stop it and apply it with another version",
+				"operator %s@%s is used by job %s", rec.Name, rec.Version, strings.Join(users, ", job "))
+		}
+	}
+	return nil
+}
+
+// operatorRecords are those of the control plane, removed ones included; the prefix is a key or a part of it.
+func (a *Agent) operatorRecords(ctx context.Context, prefix string) ([]operatorRecord, error) {
+	entries, err := a.conn.KV(wnats.Operators).List(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]operatorRecord, len(entries))
+	for i, e := range entries {
+		if err := json.Unmarshal(e.Value, &out[i]); err != nil {
+			return nil, fmt.Errorf("operator record %s: %w", e.Key, err)
+		}
+	}
+	return out, nil
 }
 
 func (a *Agent) operatorRecord(ctx context.Context, name, version string) (*operatorRecord, error) {
@@ -159,17 +275,15 @@ func (a *Agent) operators(ctx context.Context, prefix string) ([]api.Operator, e
 	if err := a.inTouch(ctx); err != nil {
 		return nil, err
 	}
-	entries, err := a.conn.KV(wnats.Operators).List(ctx, prefix)
+	records, err := a.operatorRecords(ctx, prefix)
 	if err != nil {
 		return nil, controlPlaneAway(err)
 	}
 	out := []api.Operator{}
-	for _, e := range entries {
-		var rec operatorRecord
-		if err := json.Unmarshal(e.Value, &rec); err != nil {
-			return nil, err
+	for _, rec := range records {
+		if rec.RemovedMS == 0 {
+			out = append(out, a.operator(rec))
 		}
-		out = append(out, a.operator(rec))
 	}
 	sort.Slice(out, func(i, j int) bool {
 		return out[i].Name < out[j].Name || out[i].Name == out[j].Name && out[i].Pushed.Before(out[j].Pushed)

@@ -130,7 +130,12 @@ func (a *Agent) lostTasks(ctx context.Context, agent string, next *job.Physical)
 
 // replaceJob stores a job's next record. A running job is drained first, or, if its streamed tasks go back to
 // a checkpoint, its generation is ended; the record comes with that, whatever becomes of the request.
-func (a *Agent) replaceJob(ctx context.Context, rec jobRecord, old *jobRecord, rollback bool) error {
+func (a *Agent) replaceJob(ctx context.Context, rec jobRecord, old *jobRecord, rollback bool) (err error) {
+	if len(rec.Earlier) > 0 {
+		if rec.Earlier, err = a.keepEarlier(ctx, rec); err != nil {
+			return a.failure(rec.Name, err)
+		}
+	}
 	if old == nil || !old.live() {
 		if err := a.checkReplica(ctx, rec, rec.Base); err != nil {
 			return err

@@ -410,6 +410,7 @@ func (r *runner) prepare(ctx context.Context) (floor abs.Epoch, base *dataflow.P
 		if base, r.otherBase, err = r.a.basePart(ctx, r.job, r.rec, r.task.ID, parts); err != nil {
 			return 0, nil, err
 		}
+		r.fetchOld(ctx, base)
 	}
 	r.setState("waiting for the initial checkpoint", nil)
 	select {
@@ -479,6 +480,21 @@ func (r *runner) fetchVersions(ctx context.Context, parts []dataflow.PartInfo) e
 		}
 	}
 	return nil
+}
+
+// fetchOld brings the modules to this agent that the part is of which a generation goes on from: a new module may ask the
+// old one for its variables. Where it does not, the old one is not needed.
+func (r *runner) fetchOld(ctx context.Context, base *dataflow.PartInfo) {
+	if base == nil {
+		return
+	}
+	versions, err := dataflow.VersionsOf(*base)
+	for _, v := range versions {
+		err = errors.Join(err, r.a.fetchModule(ctx, v.Digest))
+	}
+	if err != nil {
+		r.log.Warn("not all modules are here that the part is of from which the task goes on; they are needed if variables migrate", "error", err)
+	}
 }
 
 // operators makes the operators of the task.

@@ -113,6 +113,9 @@ func (a *Agent) session(ctx context.Context) error {
 }
 
 func (a *Agent) setCluster(id string) {
+	a.modules.mu.Lock()
+	a.modules.inTouch = a.stopwatch()
+	a.modules.mu.Unlock()
 	a.clusterMu.Lock()
 	a.cluster = id
 	a.clusterMu.Unlock()
@@ -206,6 +209,11 @@ func (a *Agent) mergeCopies(ctx context.Context, cl wnats.Cluster) error {
 			return err
 		}
 		if err := a.mergeJob(ctx, h.record()); err != nil {
+			return err
+		}
+	}
+	if lost { // behind the records that name them
+		if err := a.claimCopies(ctx); err != nil {
 			return err
 		}
 	}
@@ -323,11 +331,17 @@ func (r *runner) newestEpoch() (abs.Epoch, bool) {
 
 func (a *Agent) mergeOperators(ctx context.Context) error {
 	return a.copies.List(copyOperator, func(key string, value []byte) error {
-		_, err := a.conn.KV(wnats.Operators).Create(ctx, key, value)
-		if errors.Is(err, wnats.ErrConflict) {
-			return nil
+		var rec operatorRecord
+		if err := json.Unmarshal(value, &rec); err != nil {
+			return fmt.Errorf("copy of operator %s: %w", key, err)
 		}
-		return err
+		return merge(ctx, a.conn.KV(wnats.Operators), key, rec, func(theirs []byte) (bool, error) {
+			var have operatorRecord
+			if err := json.Unmarshal(theirs, &have); err != nil {
+				return false, err
+			}
+			return rec.Changes > have.Changes, nil
+		})
 	})
 }
 

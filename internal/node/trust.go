@@ -103,6 +103,9 @@ func (a *Agent) SignOperator(ctx context.Context, name, version, signature strin
 		if err := json.Unmarshal(e.Value, &rec); err != nil {
 			return api.Operator{}, err
 		}
+		if rec.RemovedMS != 0 {
+			return api.Operator{}, api.NotFound("push it again, which brings it back", "operator %s@%s was removed", name, version)
+		}
 		if slices.Contains(rec.Signatures, signature) {
 			return a.operator(rec), nil
 		}

@@ -455,3 +455,43 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		}
 	}
 }
+
+// TestOldModuleIsFetched: an agent that has lost its copies of modules goes on with a new version, which asks the old
+// one for its variables.
+func TestOldModuleIsFetched(t *testing.T) {
+	t.Parallel()
+	f := newFiles(t)
+	a := start(t, t.TempDir())
+	far := node.Options{Data: t.TempDir(), Name: "far", Labels: map[string]string{"far": "yes"}, NATS: "nats://" + a.at.NATS}
+	b := startWith(t, far)
+	a.push("1", telling("a"))
+	a.push("2", telling("b"))
+	yaml := func(version string) string {
+		return strings.Replace(f.tells(version, ""), "key: {const: k}", "key: {const: k}, on: {far: yes}", 1)
+	}
+	a.until("the other agent is known", func() (bool, string) {
+		list, err := a.client.Agents(t.Context())
+		return len(list) == 2, fmt.Sprint(list, err)
+	})
+	a.mustApply(yaml("1"))
+	f.write(t, "x\n")
+	f.wants(a, "1 a1")
+	if _, err := a.client.StopJob(t.Context(), "lines", patience); err != nil {
+		t.Fatal(err)
+	}
+	b.stop()
+	if err := os.RemoveAll(filepath.Join(far.Data, "blobs")); err != nil {
+		t.Fatal(err)
+	}
+	applied := make(chan error, 1)
+	go func() {
+		_, err := a.upgrade(yaml("2"), nil)
+		applied <- err
+	}()
+	b = startWith(t, far)
+	if err := <-applied; err != nil {
+		t.Fatal(err)
+	}
+	f.write(t, "x\n")
+	f.wants(a, "1 a1", "2 b2")
+}

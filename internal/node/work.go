@@ -223,6 +223,7 @@ func (a *Agent) fetchModule(ctx context.Context, digest string) error {
 	if strings.HasPrefix(digest, native.Prefix) {
 		return nil
 	}
+	a.touchModule(digest)
 	switch _, err := a.blobs.Get(digest); {
 	case err == nil:
 		return nil

@@ -73,6 +73,9 @@ type Operators interface {
 	SignOperator(ctx context.Context, name, version, signature string) (api.Operator, error)
 	// PushModule checks a module and keeps it under its digest, without a name.
 	PushModule(ctx context.Context, module io.Reader) (api.Module, error)
+	// RemoveOperator removes a version of an operator, or all of them if version is empty, and returns
+	// what it removed. One that a job uses is a conflict, and nothing is removed then.
+	RemoveOperator(ctx context.Context, name, version string) ([]api.Operator, error)
 	// Operators lists all versions by name and version.
 	Operators(ctx context.Context) ([]api.Operator, error)
 	// Operator shows all versions of one operator, oldest first.

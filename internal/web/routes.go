@@ -51,6 +51,8 @@ func (s *Server) routes() *http.ServeMux {
 
 	mux.Handle("GET /api/v1/operators", look(s.operators))
 	mux.Handle("GET /api/v1/operators/{name}", look(s.operator))
+	mux.Handle("DELETE /api/v1/operators/{name}", look(s.removeOperator))
+	mux.Handle("DELETE /api/v1/operators/{name}/{version}", look(s.removeOperator))
 	mux.Handle("PUT /api/v1/operators/{name}/{version}", upload(s.pushOperator))
 	mux.Handle("PUT /api/v1/operators/{name}/{version}/signature", look(s.signOperator))
 	mux.Handle("POST /api/v1/modules", upload(s.pushModule))
@@ -330,6 +332,11 @@ func (s *Server) operators(ctx context.Context, _ *http.Request) (any, error) {
 
 func (s *Server) operator(ctx context.Context, r *http.Request) (any, error) {
 	v, err := s.backend.Operator(ctx, r.PathValue("name"))
+	return fillOperators(v), err
+}
+
+func (s *Server) removeOperator(ctx context.Context, r *http.Request) (any, error) {
+	v, err := s.backend.RemoveOperator(ctx, r.PathValue("name"), r.PathValue("version"))
 	return fillOperators(v), err
 }
 

@@ -104,6 +104,8 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		}, `["x at 12",7]`},
 		{"sign operator", func() (any, error) { return c.SignOperator(ctx, "ewma", "1.2.0", "sig") }, `"digest":"sig"`},
 		{"push operator", func() (any, error) { return c.PushOperator(ctx, "ewma", "1.2.0", strings.NewReader("wasm!")) }, `"name":"ewma","version":"1.2.0","digest":"sha256:`},
+		{"remove operator", func() (any, error) { return c.RemoveOperator(ctx, "ewma", "") }, `"version":"1.3.0"`},
+		{"remove version", func() (any, error) { return c.RemoveOperator(ctx, "ewma", "2.0") }, `[{"name":"ewma","version":"2.0"`},
 		{"push module", func() (any, error) { return c.PushModule(ctx, strings.NewReader("wasm")) }, `,"bytes":4}`},
 		{"operators", func() (any, error) { return c.Operators(ctx) }, `"imports":[]`},
 		{"operator", func() (any, error) { return c.Operator(ctx, "ewma") }, `"name":"ewma"`},

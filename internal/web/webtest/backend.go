@@ -185,6 +185,20 @@ func (b *Backend) PushOperator(_ context.Context, name, version string, module i
 	return api.Operator{Name: name, Version: version, Digest: m.Digest, Bytes: m.Bytes, Pushed: at}, err
 }
 
+// RemoveOperator implements web.Backend. "top-n" is used; without a version there are two.
+func (b *Backend) RemoveOperator(_ context.Context, name, version string) ([]api.Operator, error) {
+	if name == "top-n" {
+		return nil, api.Conflict("delete the job", "operator top-n@1.2.0 is used by job plant")
+	}
+	one, two := operator(name), operator(name)
+	if version != "" {
+		one.Version = version
+		return []api.Operator{one}, nil
+	}
+	two.Version = "1.3.0"
+	return []api.Operator{one, two}, nil
+}
+
 // SignOperator implements web.Backend.
 func (b *Backend) SignOperator(_ context.Context, name, version, signature string) (api.Operator, error) {
 	return api.Operator{Name: name, Version: version, Digest: signature, Signatures: 1, Pushed: at}, nil
