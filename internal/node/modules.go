@@ -264,7 +264,7 @@ func (a *Agent) sweepModules(ctx context.Context) error {
 			continue
 		}
 		due, err := s.look(ctx, a.stopwatch())
-		if err == nil && len(due) > 0 {
+		if err == nil {
 			err = s.collect(ctx, due)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -274,7 +274,8 @@ func (a *Agent) sweepModules(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// look returns the modules that no record has named for long enough, each in the revision that it has now.
+// look returns the modules that no record has named for long enough, each in the revision that it had all the time: that
+// was noted before the records were read now.
 func (s *storeSweep) look(ctx context.Context, now time.Duration) (due []wnats.Object, err error) {
 	objects := s.a.conn.Objects(wnats.Modules)
 	list, err := objects.List(ctx)
@@ -309,17 +310,10 @@ func (s *storeSweep) look(ctx context.Context, now time.Duration) (due []wnats.O
 	return due, nil
 }
 
-// collect deletes those of the modules that no record names now, and that nobody has claimed since they were looked at.
+// collect deletes those of the modules that nobody has claimed since they were looked at.
 func (s *storeSweep) collect(ctx context.Context, due []wnats.Object) error {
-	named, err := s.a.namedModules(ctx)
-	if err != nil {
-		return err
-	}
 	var errs []error
 	for _, o := range due {
-		if named[o.Name] {
-			continue
-		}
 		did, err := s.a.conn.Objects(wnats.Modules).DeleteRevision(ctx, o)
 		if did {
 			s.a.log.Info("a module that nobody needs is removed", "digest", o.Name, "bytes", o.Size)

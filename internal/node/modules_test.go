@@ -248,13 +248,6 @@ func TestCollectionMeetsAPush(t *testing.T) {
 		}
 		return due
 	}
-	// late is a collection that has read the records before whatever came since.
-	late := func(due []wnats.Object) {
-		for _, o := range due {
-			_, err := s.conn.Objects(wnats.Modules).DeleteRevision(s.ctx, o)
-			s.must(err)
-		}
-	}
 	check := func(what string) {
 		t.Helper()
 		if !s.stored("a") {
@@ -270,12 +263,15 @@ func TestCollectionMeetsAPush(t *testing.T) {
 	due := old()
 	s.must(s.push(b, "1", "a"))
 	s.must(one.collect(s.ctx, due))
-	check("pushed before the collection read the records")
+	check("pushed after the records were read")
 
-	due = old()
+	_ = old()
 	s.must(s.push(b, "1", "a"))
-	late(due)
-	check("pushed after it did")
+	due, err := one.look(s.ctx, 2*moduleRest)
+	if s.must(err); len(due) > 0 {
+		t.Fatalf("due is %v", due)
+	}
+	check("pushed before that")
 
 	due = old()
 	s.must(b.storeModule(s.ctx, digestOf("a"), module("a")))
@@ -290,23 +286,22 @@ func TestCollectionMeetsAPush(t *testing.T) {
 	check("collected between the module and the record")
 
 	due = old()
-	s.must(b.setRemoved(s.ctx, "op", "1", 0)) // the record is written
-	late(due)
+	s.must(one.collect(s.ctx, due))
 	if s.stored("a") {
 		t.Fatal("the collection did not take it")
 	}
-	s.must(b.claimModule(s.ctx, digestOf("a")))
-	check("collected between the record and the claim")
+	_, err = b.register(s.ctx, operatorRecord{Name: "op", Version: "1", Digest: digestOf("a")})
+	s.must(err)
+	check("collected by the time the record is written")
 
 	due = old()
 	s.must(b.putJob(s.ctx, record("j", 1, "./a.wasm", "a"), nil))
-	late(due)
 	s.must(one.collect(s.ctx, due))
 	check("a job was applied")
 
 	due = old()
 	s.put(record("j", 1, "./a.wasm", "a"))
-	late(due)
+	s.must(one.collect(s.ctx, due))
 	s.must(b.claimModules(s.ctx, record("j", 1, "./a.wasm", "a"), nil))
 	check("collected between a job's record and its claim")
 
@@ -314,11 +309,11 @@ func TestCollectionMeetsAPush(t *testing.T) {
 	due = old()
 	s.must(one.collect(s.ctx, due))
 	s.must(s.push(b, "1", "a"))
-	late(due)
+	s.must(one.collect(s.ctx, due))
 	check("a second coordinator")
 
 	due = old()
-	late(due)
+	s.must(one.collect(s.ctx, due))
 	c := s.agent("c") // which has no copy
 	if err := c.claimModules(s.ctx, record("j", 1, "./a.wasm", "a"), nil); err == nil || !strings.Contains(err.Error(), "is gone") {
 		t.Errorf("a module that is nowhere: %v", err)
@@ -336,8 +331,19 @@ func TestRemoveMeetsApply(t *testing.T) {
 	s.must(a.setRemoved(s.ctx, "op", "1", 5))
 	s.must(b.putJob(s.ctx, record("j", 1, "op@1", "a"), nil))
 	if list, err := a.Operators(s.ctx); err != nil || len(list) != 1 {
-		t.Fatalf("%v, %v", list, err)
+		t.Fatalf("the job's record comes after the mark: %v, %v", list, err)
 	}
+	s.must(s.push(a, "2", "b"))
+	list, err := a.operatorRecords(s.ctx, "")
+	s.must(err)
+	if err := a.removeOperators(s.ctx, list); err == nil || !strings.Contains(err.Error(), "op@1 is used by job j") {
+		t.Fatalf("before it: %v", err)
+	}
+	if list, err := a.Operators(s.ctx); err != nil || len(list) != 2 {
+		t.Fatalf("the job's record comes before the mark: %v, %v", list, err)
+	}
+	_, err = a.RemoveOperator(s.ctx, "op", "2")
+	s.must(err)
 	for i := range 20 {
 		s.must(s.conn.KV(wnats.Jobs).Delete(s.ctx, wnats.Key("j")))
 		s.must(s.push(a, "1", "a"))
@@ -496,10 +502,7 @@ func TestClaimsAfterALoss(t *testing.T) {
 	due := s.due(sweep)
 	s.put(record("j", 1, "./a.wasm", "a")) // as a brings it back
 	s.must(a.claimCopies(s.ctx))
-	for _, o := range due { // by a collection that had read the records before
-		_, err := s.conn.Objects(wnats.Modules).DeleteRevision(s.ctx, o)
-		s.must(err)
-	}
+	s.must(sweep.collect(s.ctx, due)) // which had read the records before
 	s.wantStored("claimed", "a")
 	s.must(s.conn.Objects(wnats.Modules).Delete(s.ctx, digestOf("a")))
 	s.must(a.claimCopies(s.ctx))

@@ -95,7 +95,12 @@ func (a *Agent) PushOperator(ctx context.Context, name, version string, module i
 	if err := a.storeModule(ctx, m.Digest, b); err != nil {
 		return api.Operator{}, err
 	}
-	_, err = a.conn.KV(wnats.Operators).Create(ctx, wnats.Key(name, version), mustJSON(rec))
+	return a.register(ctx, rec)
+}
+
+// register stores a version's record, and claims the module that it names.
+func (a *Agent) register(ctx context.Context, rec operatorRecord) (api.Operator, error) {
+	_, err := a.conn.KV(wnats.Operators).Create(ctx, wnats.Key(rec.Name, rec.Version), mustJSON(rec))
 	if errors.Is(err, wnats.ErrConflict) {
 		if rec, err = a.sameOperator(ctx, rec); err != nil {
 			return api.Operator{}, err
@@ -105,7 +110,7 @@ func (a *Agent) PushOperator(ctx context.Context, name, version string, module i
 		return api.Operator{}, api.Unavailable("", "operator not registered: %v", err)
 	}
 	if err := a.claimModule(ctx, rec.Digest); err != nil {
-		return api.Operator{}, api.Unavailable("push it again", "operator %s@%s is registered; whether its module is where all agents find it is not known: %v", name, version, err)
+		return api.Operator{}, api.Unavailable("push it again", "operator %s@%s is registered; whether its module is where all agents find it is not known: %v", rec.Name, rec.Version, err)
 	}
 	return a.operator(rec), nil
 }
@@ -170,28 +175,38 @@ func (a *Agent) RemoveOperator(ctx context.Context, name, version string) ([]api
 	case len(list) == 0:
 		return nil, api.NotFound("agent operator list shows what there is", "there is no operator %s", name)
 	}
-	if err := a.checkUnused(ctx, list); err != nil {
-		return nil, err
+	err = a.checkUnused(ctx, list)
+	if err == nil {
+		err = a.removeOperators(ctx, list)
 	}
-	now := a.now()
-	for _, rec := range list {
-		if err := a.setRemoved(ctx, name, rec.Version, now); err != nil {
-			return nil, api.Unavailable("", "operator %s@%s is not removed: %v", name, rec.Version, err)
-		}
+	if err != nil {
+		return nil, err
 	}
 	out := []api.Operator{}
-	if err := a.checkUnused(ctx, list); err != nil {
-		for _, rec := range list {
-			if err := a.setRemoved(ctx, name, rec.Version, 0); err != nil {
-				return nil, api.Unavailable("push it again, which brings it back", "operator %s@%s is removed and should not be, since a job that uses it was applied meanwhile: %v", name, rec.Version, err)
-			}
-		}
-		return nil, err
-	}
 	for _, rec := range list {
 		out = append(out, a.operator(rec))
 	}
 	return out, nil
+}
+
+// removeOperators marks versions as removed, unless a job uses one of them by then.
+func (a *Agent) removeOperators(ctx context.Context, list []operatorRecord) error {
+	now := a.now()
+	for _, rec := range list {
+		if err := a.setRemoved(ctx, rec.Name, rec.Version, now); err != nil {
+			return api.Unavailable("", "operator %s@%s is not removed: %v", rec.Name, rec.Version, err)
+		}
+	}
+	used := a.checkUnused(ctx, list)
+	if used == nil {
+		return nil
+	}
+	for _, rec := range list {
+		if err := a.setRemoved(ctx, rec.Name, rec.Version, 0); err != nil {
+			return api.Unavailable("push it again, which brings it back", "operator %s@%s is removed and should not be, since a job that uses it was applied meanwhile: %v", rec.Name, rec.Version, err)
+		}
+	}
+	return used
 }
 
 // checkUnused refuses versions that jobs use.
