@@ -147,7 +147,8 @@ func summaries(parts []PartInfo) ([]abs.PartSummary, error) {
 // begin starts the task in a generation that it has no part of: from what an older generation has
 // left, or from nothing. Numbers go on. A source goes on behind the older part in its log: nobody rolls
 // it back, and what it has logged since then counts: if it was further on than the part, it makes again
-// what it has made, under the same numbers, and its sinks hold back what they have handed over. A streamed
+// what it has made, under the same numbers and with the versions of its operators that made it, and its sinks hold back
+// what they have handed over; the versions of the plan come into their own behind that. A streamed
 // task's order belongs to the old channels; it takes from the log only what sinks have handed over.
 func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	meta := taskMeta{}
@@ -156,6 +157,11 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		var err error
 		if meta, err = decodeMeta(*old); err != nil {
 			return err
+		}
+		if meta.Upgraded.Older = false; !meta.Final { // behind a final barrier nothing is processed
+			if meta.Upgraded.Older, err = t.madeMore(*old); err != nil {
+				return err
+			}
 		}
 		meta.Aligner, meta.Draining, meta.Final = abs.State{}, false, false
 		meta.tellAgain()
@@ -200,6 +206,29 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	t.liveSince = t.env.Clock()
 	t.begun(old)
 	return nil
+}
+
+// madeMore says whether the log holds, behind a part of an older generation, what operators have processed.
+func (t *Task) madeMore(old PartInfo) (more bool, err error) {
+	if !t.spec.Source || !t.env.BaseHere || t.env.RolledBack || len(t.spec.Ops) == 0 {
+		return false, nil
+	}
+	look, err := t.env.Log.Follow(old.Pos)
+	if err != nil {
+		return false, err
+	}
+	defer look.Close()
+	for !more {
+		e, ok, err := look.Next()
+		if err != nil || !ok {
+			return false, err
+		}
+		switch e.Kind {
+		case EntryIngest, EntryMarked, EntryMarks, EntryReplay, EntryTick:
+			more = true
+		}
+	}
+	return true, nil
 }
 
 // begun reports how the generation began, if that was a way back from something.
@@ -450,7 +479,8 @@ func (t *Task) preview(e Entry) (records uint64, err error) {
 		return 0, err
 	case EntryUpgrade:
 		u, err := decodeUpgrade(e.Data)
-		if err == nil && t.takes(u.generation) {
+		t.planLogged = t.planLogged || u.generation == t.spec.Generation
+		if err == nil && (u.generation == t.spec.Generation || t.env.RolledBack) {
 			t.upgradeLogged = max(t.upgradeLogged, u.Number)
 		}
 		return 0, err

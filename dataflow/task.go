@@ -183,6 +183,7 @@ type Task struct {
 	target        Upgrade // the newest that was asked for
 	upgraded      Upgraded
 	upgradeLogged uint64 // the newest in the log, if the task has not come to it
+	planLogged    bool   // the log has an upgrade of this generation, to which the task may not have come
 
 	// Event time, see watermark.go.
 	watermark int64 // how far it has come

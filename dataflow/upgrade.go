@@ -88,6 +88,8 @@ type Upgraded struct {
 	Before  Tally  `json:"before,omitzero"` // between it and the one before
 	// Ops are the versions that run; nil in a part from before there were upgrades.
 	Ops []OpVersion `json:"ops,omitempty"`
+	// Older: the task makes again what it has made in an older generation, with the versions of then.
+	Older bool `json:"older,omitempty"`
 }
 
 // upgradeEntry is an upgrade in the log: generation (uvarint), then the upgrade as JSON.
@@ -127,8 +129,20 @@ func (t *Task) Upgrade(u Upgrade) {
 }
 
 // upgradeDue logs the upgrade that the task lacks, if there is one; a streamed task then takes it at once, a
-// source when it comes to it in its log.
+// source when it comes to it in its log. To the versions of the plan a task comes by one, number 0, that makes again what
+// it has made in an older generation.
 func (t *Task) upgradeDue() (bool, error) {
+	if t.upgraded.Older && !t.planLogged {
+		plan := Upgrade{}
+		for _, op := range t.spec.Ops {
+			plan.Ops = append(plan.Ops, op.Version())
+		}
+		if _, err := t.env.Log.Append(EntryUpgrade, upgradeEntry{t.spec.Generation, plan}.encode()); err != nil {
+			return false, ignoreFull(err)
+		}
+		t.planLogged = true
+		return true, nil
+	}
 	if t.target.Number <= max(t.upgraded.Number, t.upgradeLogged) {
 		return false, nil
 	}
@@ -150,18 +164,25 @@ func (t *Task) upgradeDue() (bool, error) {
 // upgrade takes an upgrade of the log.
 func (t *Task) upgrade(pos abs.Position, e upgradeEntry) error {
 	t.pos = pos
-	if !t.takes(e.generation) || e.Number <= t.upgraded.Number {
+	if !t.takes(e.generation) || !t.upgraded.Older && e.Number <= t.upgraded.Number {
 		return nil
 	}
 	t.stir()
 	next := Upgraded{Number: e.Number, Before: t.upgraded.Since}
+	if t.upgraded.Older && e.generation < t.spec.Generation {
+		next.Number, next.Older = 0, true
+	}
 	if g, is := t.giveUps[pos][upgradeIndex]; is {
 		t.unsure.add(pos, g.at)
 		next.Refused, next.Ops = g.reason, t.upgraded.Ops
 		t.setUpgraded(next)
 		return nil
 	}
-	if err := t.chain.upgrade(t.env.Operators, e.Ops); err != nil {
+	var fresh []string
+	if t.upgraded.Older && !next.Older {
+		fresh = t.chain.beginPlan(t.spec.Ops)
+	}
+	if err := t.chain.upgrade(t.env.Operators, e.Ops, fresh); err != nil {
 		return &recordError{index: upgradeIndex, err: err}
 	}
 	t.fullNext = true // pages of the old instance are in older parts
@@ -173,7 +194,23 @@ func (t *Task) upgrade(pos abs.Position, e upgradeEntry) error {
 // takes says whether upgrades of a generation are the task's: one that goes back to a part of an older generation, and
 // follows its log from there, takes those of that too, where it took them before.
 func (t *Task) takes(gen abs.Generation) bool {
-	return gen == t.spec.Generation || t.env.RolledBack && gen < t.spec.Generation
+	return gen == t.spec.Generation || (t.env.RolledBack || t.upgraded.Older) && gen < t.spec.Generation
+}
+
+// beginPlan prepares the chain for the versions of the plan, when all that was made in an older generation has been made
+// again, and names the operators that are to lose their variables. Which versions are alike is, as between
+// generations, a matter of module and configuration.
+func (c *chain) beginPlan(plan []OpSpec) (fresh []string) {
+	for i := range c.spec.Ops {
+		now, next := &c.spec.Ops[i].Operator, plan[i].Operator
+		if now.Digest == next.Digest && maps.Equal(now.Config, next.Config) {
+			now.Anew = next.Anew
+		}
+		if next.Fresh {
+			fresh = append(fresh, next.Name)
+		}
+	}
+	return fresh
 }
 
 func (t *Task) setUpgraded(u Upgraded) {
@@ -188,24 +225,30 @@ func (t *Task) tally(records, failed int) {
 }
 
 // loadVersions sets the versions that a restored task's operators are made in. With an older generation's
-// state an operator that has changed since begins without the variables of the old one.
+// state an operator that has changed since begins without the variables of the old one, unless there is something to be
+// made again with the versions of then.
 func (t *Task) loadVersions(u Upgraded, older bool) {
 	t.chain.spec.Ops = slices.Clone(t.spec.Ops)
 	for i, op := range t.chain.spec.Ops {
 		v, known := versionOf(u.Ops, op.Operator.Name)
 		switch {
 		case !known:
-		case !older:
+		case !older || u.Older:
 			t.chain.spec.Ops[i] = op.with(v)
 		case v.Digest != op.Operator.Digest || !maps.Equal(v.Config, op.Operator.Config): // Anew is of a generation
 			t.chain.spec.Ops[i].Operator.Fresh = true
 		}
 	}
+	if u.Older {
+		for i := range t.chain.spec.Ops {
+			t.chain.spec.Ops[i].Operator.Fresh = false
+		}
+	}
 	if older {
-		u = Upgraded{}
+		u = Upgraded{Older: u.Older}
 	}
 	u.Ops = t.chain.versions()
-	t.upgradeLogged = 0
+	t.upgradeLogged, t.planLogged = 0, false
 	t.setUpgraded(u)
 }
 
@@ -233,11 +276,12 @@ func (c *chain) versions() []OpVersion {
 }
 
 // upgrade makes new instances of the operators whose versions change. After an error the chain is to be
-// restored.
-func (c *chain) upgrade(ops Operators, to []OpVersion) error {
+// restored. Those that are named fresh lose their variables whatever changes.
+func (c *chain) upgrade(ops Operators, to []OpVersion, fresh []string) error {
 	for i, op := range c.spec.Ops {
 		v, named := versionOf(to, op.Operator.Name)
-		if !named || v.equal(op.Version()) {
+		anew := slices.Contains(fresh, op.Operator.Name)
+		if !named || v.equal(op.Version()) && !anew {
 			continue
 		}
 		changes, err := c.ops[i].Freeze(true)
@@ -246,7 +290,7 @@ func (c *chain) upgrade(ops Operators, to []OpVersion) error {
 		}
 		next := op.with(v)
 		spec := next.Operator
-		spec.Fresh = !v.sameCode(op.Version())
+		spec.Fresh = anew || !v.sameCode(op.Version())
 		made, err := ops.New(context.Background(), spec, func(visit func(Change) error) error {
 			for _, ch := range changes {
 				if err := visit(ch); err != nil {

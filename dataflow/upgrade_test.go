@@ -264,6 +264,46 @@ func TestNewGenerationKnowsTheVersionsOfItsBase(t *testing.T) {
 	})
 }
 
+// TestOldRecordsAreOfOldVersions: a gateway that was away when its job changed makes again what it has made with the
+// versions that made it. What comes behind is of the new plan, and of upgrades of the new generation.
+func TestOldRecordsAreOfOldVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := upgradeDevice(t, "")
+		p := d.versioned()
+		p.receive("a")
+		p.sync()
+		p.barrier(1)
+		p.sync()
+		p.receive("a")
+		p.upgrade(1, "v2")
+		p.receive("a")
+		p.sync()
+		p.wants("before", "1 a=1/v1", "2 a=2/v1", "3 a=3/v2")
+		p.stop(false)
+		parts, err := d.store.Parts("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.base, d.floor, d.spec.Generation = &parts[len(parts)-1], 2, 2
+		d.spec.Ops[0].Operator.Digest = "v3"
+		want := []string{"1 a=1/v1", "2 a=2/v1", "3 a=3/v2"}
+		for n := 4; n <= 6; n++ { // the first begins the generation, the others go on from what is there
+			p = d.versioned()
+			p.upgrade(uint64(n/6), "v4")
+			p.receive("a")
+			p.sync()
+			want = append(want, fmt.Sprintf("%d a=%d/%s", n, n, map[int]string{4: "v3", 5: "v3", 6: "v4"}[n]))
+			p.wants(fmt.Sprint("with record ", n), want...)
+			mustEqual(t, "number", p.task.Status().Upgraded.Number, uint64(n/6))
+			if n == 5 {
+				p.barrier(3)
+				p.sync()
+			}
+			p.stop(n == 4)
+		}
+	})
+}
+
 // freshly notes how operators were made.
 type freshly struct {
 	versioned

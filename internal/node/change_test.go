@@ -1,15 +1,19 @@
 package node_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
 
+	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/node"
+	"github.com/weir-stream/weir/wasmops/wasmtest"
 )
 
 // fleet is a hub and gateways that read lines from files of their own.
@@ -191,6 +195,55 @@ func TestJobChangesWithoutAGateway(t *testing.T) {
 		}
 		return false, fmt.Sprint(j, err)
 	})
+}
+
+// TestOperatorChangesWithoutAGateway: a gateway that is away when its operator changes, with a drain, has sent what no
+// checkpoint has. Back, it makes that again as it was, and then goes on with the new version.
+func TestOperatorChangesWithoutAGateway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "native: count")
+	for _, version := range []string{"1", "2"} {
+		if _, err := f.client.PushOperator(t.Context(), "mark", version, bytes.NewReader(marking("v"+version))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.yaml = strings.NewReplacer("interval: 200ms", "interval: 24h, detach_after: 300ms", "from: text", "from: mark",
+		"operators:\n", "operators:\n  mark: {wasm: mark@1, from: text}\n",
+		"sinks:\n", fmt.Sprintf("sinks:\n  near: {file: {path: %q, line: \"{value}\"}, from: mark}\n", filepath.Join(f.dir, "near-{agent}"))).Replace(f.yaml)
+	away := f.gateway(t, "g1")
+	f.mustApply(f.yaml)
+	f.write("g1", "{\"k\":\"k\"}\n")
+	f.wants(`k {"count":1}`)
+	away.stop()
+	f.write("g1", "{\"k\":\"k\"}\n")
+	f.until("g1 is known to be away", func() (bool, string) {
+		agents, err := f.client.Agents(t.Context())
+		return err == nil && slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == "g1" && a.State != "up" }), fmt.Sprint(agents, err)
+	})
+	f.yaml = strings.NewReplacer("interval: 24h", "interval: 23h", "mark@1", "mark@2").Replace(f.yaml)
+	done, err := f.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: f.yaml, Fresh: []string{"mark"}}, patience)
+	if err != nil || done.Generation != 2 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	back := startWith(t, node.Options{Data: away.dir, Name: "g1", Labels: map[string]string{"role": "gateway"}, NATS: "nats://" + f.at.NATS})
+	f.wants(`k {"count":1}`, `k {"count":2}`)
+	f.write("g1", "{\"k\":\"k\"}\n")
+	f.wants(`k {"count":1}`, `k {"count":2}`, `k {"count":3}`)
+	near, err := os.ReadFile(filepath.Join(f.dir, "near-g1"))
+	if got := strings.Fields(string(near)); err != nil || len(got) != 3 || got[0] != "v1" || got[2] != "v2" {
+		t.Errorf("near the gateway came %q, %v", got, err)
+	}
+	back.until("nothing has failed", func() (bool, string) {
+		j, err := f.client.Job(t.Context(), "lines")
+		return err == nil && len(j.Tasks) == 2 && !slices.ContainsFunc(j.Tasks, func(task api.Task) bool { return task.State != api.TaskRunning || task.Restarts > 0 }), f.jobs()
+	})
+}
+
+// marking is a guest that puts out one record for each call, whose value is the mark.
+func marking(mark string) []byte {
+	rec := string(frame.AppendRecord(nil, frame.Record{Key: []byte("k"), Value: []byte(mark)}))
+	return wasmtest.NewGuest().Data(64, rec).
+		Body("weir_process", wasmtest.Code(wasmtest.Call(1, 0, 64, int32(len(rec)), 1), wasmtest.OK)...).Wasm()
 }
 
 // TestGatewayLeaves: a gateway that is gone for good is taken out of the fleet and of the job.

@@ -451,23 +451,11 @@ func (r *runner) ledOn() ([]dataflow.PartInfo, error) {
 
 // fetchVersions makes sure that the modules are here that the task's parts are of, and its log may name.
 func (r *runner) fetchVersions(ctx context.Context, parts []dataflow.PartInfo) error {
-	var need []string
 	for _, p := range parts {
 		if p.Generation != r.rec.Generation {
 			continue
 		}
-		versions, err := dataflow.VersionsOf(p)
-		if err != nil {
-			return err
-		}
-		for _, v := range versions {
-			if !slices.Contains(need, v.Digest) {
-				need = append(need, v.Digest)
-			}
-		}
-	}
-	for _, d := range need {
-		if err := r.a.fetchModule(ctx, d); err != nil {
+		if err := r.fetchVersionsOf(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -483,18 +471,23 @@ func (r *runner) fetchVersions(ctx context.Context, parts []dataflow.PartInfo) e
 }
 
 // fetchOld brings the modules to this agent that the part is of which a generation goes on from: a new module may ask the
-// old one for its variables. Where it does not, the old one is not needed.
+// old one for its variables, and what a source had made behind the part it makes again. Otherwise the old one is not
+// needed.
 func (r *runner) fetchOld(ctx context.Context, base *dataflow.PartInfo) {
 	if base == nil {
 		return
 	}
-	versions, err := dataflow.VersionsOf(*base)
+	if err := r.fetchVersionsOf(ctx, *base); err != nil {
+		r.log.Warn("not all modules are here that the part is of from which the task goes on; they are needed if variables migrate, or if there is work to be made again", "error", err)
+	}
+}
+
+func (r *runner) fetchVersionsOf(ctx context.Context, p dataflow.PartInfo) error {
+	versions, err := dataflow.VersionsOf(p)
 	for _, v := range versions {
 		err = errors.Join(err, r.a.fetchModule(ctx, v.Digest))
 	}
-	if err != nil {
-		r.log.Warn("not all modules are here that the part is of from which the task goes on; they are needed if variables migrate", "error", err)
-	}
+	return err
 }
 
 // operators makes the operators of the task.

@@ -488,7 +488,7 @@ func (r *runner) provide(u dataflow.Upgrade) error {
 
 // upgradeStatus is where the task is with its upgrades; nil: there was none. The caller holds mu.
 func (r *runner) upgradeStatus(s *dataflow.Status) *api.TaskUpgrade {
-	if r.wanted.Number == 0 {
+	if r.wanted.Number == 0 && (s == nil || s.Upgraded.Refused == "") { // the plan's versions can be refused, too
 		return nil
 	}
 	out := &api.TaskUpgrade{Wanted: r.wanted.Number, Waits: r.upgradeWaits}
