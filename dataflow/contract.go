@@ -174,6 +174,9 @@ type OperatorSpec struct {
 	// an instance that is made like one without state; a native operator takes nothing.
 	Fresh  bool
 	Limits Limits
+	// As is the name under which what the instance logs, counts and gauges is told; empty: Name. It is for one that runs
+	// beside the operator itself.
+	As string
 	// NoEventTime: no source of the job makes watermarks. An operator that needs them may refuse to start.
 	NoEventTime bool
 }

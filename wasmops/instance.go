@@ -1,6 +1,7 @@
 package wasmops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -313,17 +314,20 @@ func (in *Instance) Close() error {
 	return errors.Join(err, in.host.release(in.ctx, in.loaded))
 }
 
+// told is the name under which the instance speaks.
+func (in *Instance) told() string { return cmp.Or(in.spec.As, in.spec.Name) }
+
 // log passes a line on, within the rate.
 func (in *Instance) log(level LogLevel, line string) {
 	if gained := (in.clock.stamp - in.logAt) * in.limits.logRate / 1000; gained > 0 {
 		in.logTokens, in.logAt = min(in.limits.logBurst(), in.logTokens+gained), in.clock.stamp
 	}
 	if in.logTokens == 0 {
-		in.host.opt.Observer.LogDropped(in.spec.Task, in.spec.Name, 1)
+		in.host.opt.Observer.LogDropped(in.spec.Task, in.told(), 1)
 		return
 	}
 	in.logTokens--
-	in.host.opt.Observer.Log(in.spec.Task, in.spec.Name, level, strings.ToValidUTF8(line, "�"))
+	in.host.opt.Observer.Log(in.spec.Task, in.told(), level, strings.ToValidUTF8(line, "�"))
 }
 
 // metric admits a name; beyond the limit they are a fault, since each is kept for ever.
@@ -339,11 +343,11 @@ func (in *Instance) metric(name string) {
 // gauge passes a value on.
 func (in *Instance) gauge(name string, value float64) {
 	in.metric(name)
-	in.host.opt.Observer.Gauge(in.spec.Task, in.spec.Name, name, value)
+	in.host.opt.Observer.Gauge(in.spec.Task, in.told(), name, value)
 }
 
 // count passes an increment on.
 func (in *Instance) count(name string, delta int64) {
 	in.metric(name)
-	in.host.opt.Observer.Count(in.spec.Task, in.spec.Name, name, delta)
+	in.host.opt.Observer.Count(in.spec.Task, in.told(), name, delta)
 }

@@ -163,10 +163,7 @@ func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byt
 func (k *keyedState) freeze(full bool, visit func(key string, value []byte)) {
 	defer k.settle()
 	if full {
-		k.order.from("", func(key string) bool {
-			visit(key, append([]byte{}, k.values[key].value...))
-			return true
-		})
+		k.all(visit)
 		return
 	}
 	keys := slices.AppendSeq(make([]string, 0, len(k.changed)+len(k.gone)), maps.Keys(k.gone))
@@ -183,6 +180,14 @@ func (k *keyedState) freeze(full bool, visit func(key string, value []byte)) {
 			visit(key, nil)
 		}
 	}
+}
+
+// all visits all keys in order; values belong to the visitor.
+func (k *keyedState) all(visit func(key string, value []byte)) {
+	k.order.from("", func(key string) bool {
+		visit(key, append([]byte{}, k.values[key].value...))
+		return true
+	})
 }
 
 // keyOrder holds keys in byte order, in chunks, so that an insertion moves few of them.

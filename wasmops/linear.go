@@ -187,6 +187,24 @@ func (l *linear) freezeRange(changes []dataflow.Change, r pageRange, full bool) 
 	return changes
 }
 
+// copy returns the pages that are not zero, and leaves the shadow as it is.
+func (l *linear) copy() []dataflow.Change {
+	var changes []dataflow.Change
+	zero := func(n int) bool { return bytes.Equal(l.buffer[n*pageSize:(n+1)*pageSize], zeroPage) }
+	for n, pages := 0, len(l.buffer)/pageSize; n < pages; {
+		run := 0
+		for run < maxRun && n+run < pages && !zero(n+run) {
+			run++
+		}
+		values := append([]byte(nil), l.buffer[n*pageSize:(n+run)*pageSize]...)
+		for i := range run {
+			changes = append(changes, pageChange(n+i, values[i*pageSize:(i+1)*pageSize:(i+1)*pageSize]))
+		}
+		n += max(run, 1)
+	}
+	return changes
+}
+
 // cool notes a page that was written and is as before.
 func (l *linear) cool(n int) {
 	if last := len(l.cold) - 1; last >= 0 && l.cold[last].to == n {

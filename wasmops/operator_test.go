@@ -215,6 +215,13 @@ func compareRuns(t *testing.T, h *Host, spec dataflow.OperatorSpec, batches []da
 			t.Fatalf("batch %d: restored puts out\n%q\nwhole\n%q", i, have, want)
 		}
 		some += len(want)
+		copied, err := restored.Copy() // beside the snapshots, and changes nothing of them
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, err := whole.Copy(); err != nil || equalState(copied, all) != nil {
+			t.Fatalf("batch %d: copies of the restored and the whole differ: %v, %v", i, err, equalState(copied, all))
+		}
 		changes, err := restored.Freeze(false)
 		if err != nil {
 			t.Fatal(err)
@@ -235,9 +242,16 @@ func compareRuns(t *testing.T, h *Host, spec dataflow.OperatorSpec, batches []da
 // compareStates compares full snapshots of both instances, and what the store has.
 func compareStates(t *testing.T, whole, restored *Instance, store *memoryStore, h *Host) {
 	t.Helper()
+	copied, err := whole.Copy()
+	if err != nil {
+		t.Fatal(err)
+	}
 	want, err := whole.Freeze(true)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := equalState(copied, want); err != nil {
+		t.Errorf("a copy differs from a full snapshot: %v", err)
 	}
 	have, err := restored.Freeze(true)
 	if err != nil {
@@ -606,6 +620,18 @@ func TestLogsAndCounters(t *testing.T) {
 	}
 	if len(e.lines) != burst+2*DefaultLogRate {
 		t.Errorf("%d lines after two seconds, want %d", len(e.lines), burst+2*DefaultLogRate)
+	}
+
+	e = ear{}
+	spec := torture(t, "log")
+	spec.As = "other"
+	beside := newInstance(t, h, spec, nil)
+	defer closeInstance(t, beside)
+	if _, err := process(beside, batch(1_700_000_000_000, "7")); err != nil {
+		t.Fatal(err)
+	}
+	if e.lines[0] != "job/torture@g1 other warn reading 7" || e.counts["other.readings"] != 2 || e.counts["torture.readings"] != 0 {
+		t.Errorf("under another name: logged %q, counted %v", e.lines[0], e.counts)
 	}
 }
 

@@ -63,6 +63,21 @@ func (in *Instance) Freeze(full bool) ([]dataflow.Change, error) {
 	return in.timers.freeze(full, changes), nil
 }
 
+// Copy returns all of the state, as Freeze does if it is asked for all, and changes nothing of what the next Freeze
+// returns. Only between calls of Process. The changes own their memory.
+func (in *Instance) Copy() ([]dataflow.Change, error) {
+	if in.phase != phaseRest {
+		return nil, fmt.Errorf("operator %s: its instance is lost and cannot be copied", in.spec.Name)
+	}
+	changes := append(in.linear.copy(), dataflow.Change{
+		Space: dataflow.SpaceGlobal, Key: []byte(globalKey), Value: in.encodeGlobals(),
+	})
+	in.keyed.all(func(key string, value []byte) {
+		changes = append(changes, dataflow.Change{Space: dataflow.SpaceKeyed, Key: []byte(key), Value: value})
+	})
+	return in.timers.copy(changes), nil
+}
+
 // view is the guest's whole memory; it goes stale when the guest runs.
 func (in *Instance) view() []byte {
 	size := in.mod.Memory().Size()

@@ -61,11 +61,25 @@ func (t *timers) freeze(full bool, changes []dataflow.Change) []dataflow.Change 
 		changes = append(changes, dataflow.Change{Space: dataflow.SpaceTimer, Key: []byte(key), Value: value})
 	})
 	if t.watermark != t.saved || full && t.watermark != dataflow.NoTime {
-		changes = append(changes, dataflow.Change{
-			Space: dataflow.SpaceTimer, Key: []byte{timerWatermark}, Value: binary.LittleEndian.AppendUint64(nil, uint64(t.watermark)),
-		})
+		changes = append(changes, t.mark())
 	}
 	t.saved = t.watermark
+	return changes
+}
+
+// mark is the watermark as it is saved.
+func (t *timers) mark() dataflow.Change {
+	return dataflow.Change{Space: dataflow.SpaceTimer, Key: []byte{timerWatermark}, Value: binary.LittleEndian.AppendUint64(nil, uint64(t.watermark))}
+}
+
+// copy appends all, and leaves what the next freeze appends as it is.
+func (t *timers) copy(changes []dataflow.Change) []dataflow.Change {
+	t.set.all(func(key string, value []byte) {
+		changes = append(changes, dataflow.Change{Space: dataflow.SpaceTimer, Key: []byte(key), Value: value})
+	})
+	if t.watermark != dataflow.NoTime {
+		changes = append(changes, t.mark())
+	}
 	return changes
 }
 
@@ -188,7 +202,7 @@ func hostTimerSet(in *Instance, mem memory, s []uint64) {
 	}
 	if in.spec.NoEventTime && uint32(s[0]) == 0 && !in.toldTime {
 		in.toldTime = true
-		in.host.opt.Observer.Log(in.spec.Task, in.spec.Name, LogWarn, "sets a timer of event time, and no source of the job has it: the timer is called at the end of the input; give a source a time, such as time: arrival")
+		in.host.opt.Observer.Log(in.spec.Task, in.told(), LogWarn, "sets a timer of event time, and no source of the job has it: the timer is called at the end of the input; give a source a time, such as time: arrival")
 	}
 	in.setTimer(encoded)
 	in.timers.count++

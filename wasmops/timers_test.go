@@ -121,6 +121,9 @@ func TestCallsOfTimersFail(t *testing.T) {
 		if _, err := in.Freeze(true); err == nil {
 			t.Error("an instance that has failed is frozen")
 		}
+		if _, err := in.Copy(); err == nil {
+			t.Error("an instance that has failed is copied")
+		}
 	}
 }
 
@@ -153,6 +156,11 @@ func TestOrderOfTimers(t *testing.T) {
 	}
 	if in.timers.count != 12 {
 		t.Errorf("%d timers are left", in.timers.count)
+	}
+	copied, err := in.Copy()
+	all, failed := in.Freeze(true)
+	if err != nil || failed != nil || equalState(copied, all) != nil {
+		t.Errorf("a copy differs from a full snapshot: %v, %v, %v", err, failed, equalState(copied, all))
 	}
 }
 

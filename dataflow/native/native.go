@@ -98,6 +98,9 @@ func (o *operator) Process(b dataflow.Batch, emit dataflow.Emit) error {
 // Freeze implements [dataflow.Operator].
 func (o *operator) Freeze(full bool) ([]dataflow.Change, error) { return o.state.Checkpoint(full), nil }
 
+// Copy returns all of the state, and changes nothing of what the next Freeze returns.
+func (o *operator) Copy() ([]dataflow.Change, error) { return o.state.all(), nil }
+
 // Close implements [dataflow.Operator].
 func (o *operator) Close() error { return nil }
 
@@ -126,21 +129,28 @@ func (t *table) Update(key, value []byte) {
 
 // Checkpoint implements [State].
 func (t *table) Checkpoint(full bool) []dataflow.Change {
-	var out []dataflow.Change
-	add := func(key string) {
-		out = append(out, dataflow.Change{Space: dataflow.SpaceKeyed, Key: []byte(key), Value: slices.Clone(t.values[key])})
-	}
+	defer clear(t.dirty)
 	if full {
-		for key := range t.values {
-			add(key)
-		}
-	} else {
-		for key := range t.dirty {
-			add(key)
-		}
+		return t.all()
 	}
-	clear(t.dirty)
+	var out []dataflow.Change
+	for key := range t.dirty {
+		out = append(out, t.change(key))
+	}
 	return out
+}
+
+// all is the whole state; the changes own their memory.
+func (t *table) all() []dataflow.Change {
+	var out []dataflow.Change
+	for key := range t.values {
+		out = append(out, t.change(key))
+	}
+	return out
+}
+
+func (t *table) change(key string) dataflow.Change {
+	return dataflow.Change{Space: dataflow.SpaceKeyed, Key: []byte(key), Value: slices.Clone(t.values[key])}
 }
 
 // aggregate returns the function of a name. What it keeps per key is a count and a number.
