@@ -22,8 +22,8 @@ type jobCmds struct {
 	Apply       jobApplyCmd    `cmd:"" help:"Create or update a job; returns when its checkpoint 0 is committed."`
 	List        jobListCmd     `cmd:"" help:"List the jobs."`
 	Show        jobShowCmd     `cmd:"" help:"Show a job, its tasks and its checkpoints."`
-	Promote     jobPromoteCmd  `cmd:"" help:"End the trial of new versions of operators: all agents have them."`
-	Rollback    jobRollbackCmd `cmd:"" help:"End the trial of new versions of operators: the versions before come back."`
+	Promote     jobPromoteCmd  `cmd:"" help:"End the trial of new versions of operators, or apply those that run in the shadow: all agents have them."`
+	Rollback    jobRollbackCmd `cmd:"" help:"End the trial of new versions of operators: the versions before come back. What runs in the shadow is dropped."`
 	Stop        jobStopCmd     `cmd:"" help:"Drain a job and keep a final checkpoint."`
 	Delete      jobDeleteCmd   `cmd:"" help:"Remove a stopped job with its state."`
 	Deadletters deadLetterCmds `cmd:"" help:"Records that were given up."`
@@ -188,6 +188,7 @@ func digestModules(src jobSource) error {
 type jobApplyCmd struct {
 	jobFile
 	trialFlags
+	Shadow  bool     `help:"Let the changed operators' new versions run in the shadow of those that run: on the same input, and nothing of what they put out is used; agent job show compares. Of the other choices --canary goes with it. Promote applies what runs in the shadow, rollback drops it."`
 	Fresh   []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
 	Replace []string `placeholder:"AGENT" help:"The device of this agent, or its log, was lost, and one of its name runs: its tasks go on from their newest replicated snapshots; what only the old device knew is lost. If one of them takes records from others, --restart is implied."`
 	Restart bool     `help:"Let all tasks that take records from others go on from the newest checkpoint that counts: after replay has differed, or a gap that cannot be refilled. Sources send again from there and lose nothing; sinks that do not commit with checkpoints may repeat."`
@@ -208,7 +209,7 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	if err := pushModules(ctx, cl, src); err != nil {
 		return err
 	}
-	src.Fresh, src.Replace, src.Restart = c.Fresh, c.Replace, c.Restart
+	src.Fresh, src.Replace, src.Restart, src.Shadow = c.Fresh, c.Replace, c.Restart, c.Shadow
 	a, err := cl.ApplyJob(ctx, src.JobSource, c.Timeout)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", c.File, err)
@@ -227,6 +228,8 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 		what += ", drained since " + plain(a.Drained)
 	}
 	switch {
+	case len(a.Shadow) > 0:
+		what = fmt.Sprintf("goes on, with a new version of %s in the shadow (agent job show %s compares)", plain(strings.Join(a.Shadow, ", ")), a.Job)
 	case a.Created:
 		what = "created"
 	case a.Unchanged:
@@ -311,6 +314,9 @@ func (p *program) printJob(j api.Job) error {
 	if j.Upgrade != nil {
 		fmt.Fprintln(w, upgradeText(*j.Upgrade))
 	}
+	if j.Shadow != nil {
+		fmt.Fprintln(w, shadowText(*j.Shadow))
+	}
 	if r := j.Running; r != nil {
 		fmt.Fprintf(w, "running: epoch %d, %s for %s, %d of %d parts", r.Epoch, r.Phase, msText(r.AgeMS), r.Acked, r.Needed)
 		for i, t := range r.HeldUpBy {
@@ -324,6 +330,9 @@ func (p *program) printJob(j api.Job) error {
 	}
 	fmt.Fprintln(w)
 	if err := taskTable(j.Tasks, false).print(w); err != nil {
+		return err
+	}
+	if err := printShadows(w, j.Tasks); err != nil {
 		return err
 	}
 	if back := recoveryTable(j.Tasks); back != nil {

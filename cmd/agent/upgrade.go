@@ -64,6 +64,9 @@ func (c jobRollbackCmd) Run(ctx context.Context, p *program) error { return c.en
 // upgradeText is an upgrade in a line.
 func upgradeText(u api.Upgrade) string {
 	s := fmt.Sprintf("upgrade %d of %s: %s", u.Number, strings.Join(u.Operators, ", "), u.State)
+	if u.Number == 0 { // what ran in the shadow was dropped, or took a drain
+		s = fmt.Sprintf("shadow of %s: %s", strings.Join(u.Operators, ", "), u.State)
+	}
 	switch u.State {
 	case api.UpgradeCanary, api.UpgradeTrial:
 		if len(u.Agents) > 0 {

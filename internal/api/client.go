@@ -107,7 +107,8 @@ func (c *Client) StopJob(ctx context.Context, name string, timeout time.Duration
 	return send[Checkpoint](ctx, c, request{method: http.MethodPost, path: []string{"jobs", name, "stop"}}.waits(timeout))
 }
 
-// EndTrial keeps the upgrade of a job that is on trial, on all agents, or takes it back.
+// EndTrial keeps the upgrade of a job that is on trial, on all agents, or takes it back. What runs in the shadow it
+// applies, or drops.
 func (c *Client) EndTrial(ctx context.Context, name string, keep bool) (Upgrade, error) {
 	end := "rollback"
 	if keep {

@@ -20,6 +20,9 @@ type JobSource struct {
 	Replace []string `json:"replace,omitempty"`
 	// Trial is for a change of operators alone; nil: the defaults.
 	Trial *Trial `json:"trial,omitempty"`
+	// Shadow: the operators that change run in the shadow of those that run; nothing else happens. Of Trial only the
+	// choice of agents goes with it.
+	Shadow bool `json:"shadow,omitempty"`
 	// Restart restarts all streamed tasks of the running job from the newest checkpoint that counts, without
 	// a drain. Sources send again from there and lose nothing.
 	Restart bool `json:"restart,omitempty"`
@@ -54,6 +57,8 @@ type Applied struct {
 	Unchanged  bool   `json:"unchanged"`
 	// Upgrade is the number of the upgrade, if operators were changed while the job runs; 0: it was drained, or begins.
 	Upgrade uint64 `json:"upgrade,omitempty"`
+	// Shadow names the operators that now run in the shadow of those that run: nothing else has changed.
+	Shadow []string `json:"shadow,omitempty"`
 	// Drained says why the job had to be drained.
 	Drained  string   `json:"drained,omitempty"`
 	Warnings []string `json:"warnings"`
@@ -109,8 +114,10 @@ type Job struct {
 	Waits string `json:"checkpoint_waits"`
 	// Upgrade is the newest of its operators; null: none since the generation began.
 	Upgrade *Upgrade `json:"upgrade"`
-	Tasks   []Task   `json:"tasks"`
-	YAML    string   `json:"yaml"`
+	// Shadow is what runs in the shadow of its operators; null: nothing does.
+	Shadow *Shadow `json:"shadow"`
+	Tasks  []Task  `json:"tasks"`
+	YAML   string  `json:"yaml"`
 }
 
 // Running is the checkpoint that is under way.
@@ -154,6 +161,7 @@ type Task struct {
 	DeadLetters uint64       `json:"dead_letters"`
 	Recovery    *Recovery    `json:"recovery"` // the last one; null if it never recovered
 	Upgrade     *TaskUpgrade `json:"upgrade,omitempty"`
+	Shadows     []TaskShadow `json:"shadows,omitempty"` // in the shadow of its operators
 	// Reason is the last error of a task that is not running.
 	Reason string `json:"reason,omitempty"`
 	// Lost: the task has stopped for good since its log or its snapshots are gone from its agent.

@@ -23,6 +23,8 @@ const (
 	UpgradeCanary     = "canary"      // some agents have it
 	UpgradeDone       = "done"        // it has proved itself, or had no trial
 	UpgradeRolledBack = "rolled back" // the versions before it are back
+	// ShadowDropped: there was no upgrade, but versions in the shadow, which have ended.
+	ShadowDropped = "dropped"
 )
 
 // Upgrade is the newest upgrade of a job's operators since its generation began.

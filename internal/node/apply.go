@@ -164,6 +164,9 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	if err := a.haveModules(ctx, rec); err != nil {
 		return out, err
 	}
+	if src.Shadow {
+		return a.applyShadow(ctx, out, old, p, src, modules)
+	}
 	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
 		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
 	}
@@ -203,6 +206,9 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		}
 		if err := job.Diff(old.plan(), p, a.removed); err != nil {
 			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
+		}
+		if old.Shadow != nil {
+			out.Warnings = append(out.Warnings, "what ran in the shadow of its operators has ended: "+strings.Join(old.Shadow.operators(), ", "))
 		}
 		rec.Base = old.Final
 		next, why, err := a.upgrade(ctx, *old, p, src, modules)

@@ -128,6 +128,7 @@ func (r *runner) status() api.Task {
 		repeats = s.Repeats
 		r.fill(&t, s)
 	}
+	t.Shadows = r.shadowStatus()
 	t.Source, t.Losses = r.sourceCounts(repeats), r.losses
 	if r.recovery != nil {
 		rec := r.recovery
@@ -519,7 +520,7 @@ func (h *hostedJob) show(statuses map[string]api.Status) api.Job {
 			j.State, j.Reason = api.JobFailed, task.ID+": "+task.Reason
 		}
 	}
-	j.Upgrade = rec.showUpgrade(j.Tasks)
+	j.Upgrade, j.Shadow = rec.showUpgrade(j.Tasks), rec.showShadow()
 	h.fillCheckpoints(&j)
 	return j
 }

@@ -3,10 +3,12 @@ package node
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/node/shadow"
 	"github.com/weir-stream/weir/wasmops"
 )
 
@@ -91,7 +93,11 @@ func (g *guestObserver) Gauge(task, operator, name string, value float64) {
 
 // admits says whether a metric is known or may become so, and counts it if not.
 func admits[V any](g *guestObserver, known map[guestMetric]V, key guestMetric) bool {
-	if _, ok := known[key]; ok || len(known) < maxGuestMetrics {
+	most := maxGuestMetrics
+	if strings.HasSuffix(key.operator, shadow.Suffix) { // the operators' own go before
+		most /= 2
+	}
+	if _, ok := known[key]; ok || len(known) < most {
 		return true
 	}
 	g.refused++

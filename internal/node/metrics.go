@@ -18,6 +18,7 @@ func (a *Agent) Metrics(ctx context.Context) []api.Family {
 	out = append(out, families(sourceColumns, sourceTasks(st.Tasks), taskLabels)...)
 	out = append(out, timeFamilies(st.Tasks)...)
 	out = append(out, families(sinkColumns, sinksOf(st.Tasks), sinkOf.labels)...)
+	out = append(out, families(shadowColumns, shadowsOf(st.Tasks), shadowed.labels)...)
 	out = append(out,
 		one("weir_ingest_log_bytes", "Size of the agent's input log on disk.", api.Gauge, float64(st.Store.LogBytes)),
 		one("weir_log_hours_left", "Hours for which the log takes records at its present rate if nothing of it can be given up; 0: nothing is written.", api.Gauge, st.Store.LogHoursLeft),

@@ -118,7 +118,11 @@ func (a *Agent) claimModules(ctx context.Context, rec jobRecord, old *jobRecord)
 			return api.Unavailable("apply it again", "job %s is stored; whether its module %s is where all agents find it is not known: %v", rec.Name, d, err)
 		}
 	}
-	for module := range rec.Modules {
+	modules := maps.Clone(rec.Modules)
+	if rec.Shadow != nil {
+		maps.Insert(modules, maps.All(rec.Shadow.Modules))
+	}
+	for module := range modules {
 		name, version, registered := strings.Cut(module, "@")
 		if !registered {
 			continue

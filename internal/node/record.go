@@ -64,6 +64,8 @@ type jobRecord struct {
 	Base abs.Epoch `json:"base,omitempty"`
 	// Upgrade is the newest of the generation; nil: none.
 	Upgrade *upgradeRecord `json:"upgrade,omitempty"`
+	// Shadow is what runs in the shadow of the operators; nil: nothing.
+	Shadow *shadowRecord `json:"shadow,omitempty"`
 	// RolledBack: the generation was begun without a drain (L4). What streamed tasks did after Base is void.
 	RolledBack bool `json:"rolled_back,omitempty"`
 	// Because says why the generation began, if it was a way back from something; ByPolicy, that nobody asked

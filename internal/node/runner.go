@@ -16,6 +16,7 @@ import (
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/node/shadow"
 	"github.com/weir-stream/weir/storage"
 	"github.com/weir-stream/weir/transport/mqtt"
 )
@@ -86,6 +87,9 @@ type runner struct {
 	ready        dataflow.Upgrade  // what it needs is here
 	refused      refusal
 	upgradeWaits string
+	shadow       uint64 // number of what is to run in the shadow of the operators; 0: nothing
+
+	slots map[string]*shadow.Slot // by operator
 }
 
 func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner, error) {
@@ -100,6 +104,7 @@ func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner,
 		commit: make(chan struct{}), floored: make(chan struct{}), done: make(chan struct{}),
 		resume: make(chan struct{}, 1), reports: map[abs.Epoch]dataflow.PartReport{},
 	}
+	r.newSlots()
 	if task.Source != nil {
 		if err := r.loadLosses(); err != nil {
 			return nil, err
@@ -122,6 +127,7 @@ func (r *runner) stop() {
 
 func (r *runner) run(ctx context.Context) {
 	defer close(r.done)
+	defer r.endShadows()
 	wait := minBackoff
 	for {
 		began := time.Now()
@@ -490,8 +496,11 @@ func (r *runner) fetchVersionsOf(ctx context.Context, p dataflow.PartInfo) error
 	return err
 }
 
-// operators makes the operators of the task.
-func (r *runner) operators() dataflow.Operators { return trusted{r.a, operators{r.a.host}} }
+// operators makes the operators of the task, with what runs in their shadow.
+func (r *runner) operators() dataflow.Operators { return beside{r.slots, r.makers()} }
+
+// makers makes operators alone.
+func (r *runner) makers() dataflow.Operators { return trusted{r.a, operators{r.a.host}} }
 
 // joinLate gets what a task needs whose generation has begun already: its part of it, from the replica, or,
 // if it began without this agent, which was detached, the part that the generation started from.

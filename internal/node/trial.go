@@ -53,7 +53,7 @@ func (a *Agent) canaries(p *job.Physical, changed []string, canary string) ([]st
 	case len(agents) == 0:
 		return nil, api.Invalid("agent agents list shows who is up, with labels", "no agent that is up, runs one of the changed operators and is chosen by %q", canary)
 	case len(agents) == all:
-		return nil, api.Invalid("apply it without --canary: it is on trial all the same", "canary %s is all agents that run the changed operators", canary)
+		return nil, api.Invalid("apply it without --canary: an upgrade is on trial all the same", "canary %s is all agents that run the changed operators", canary)
 	}
 	return agents, nil
 }
@@ -239,7 +239,7 @@ func (r jobRecord) afterTrial(kept bool, reason string, now int64) jobRecord {
 	return r
 }
 
-// EndTrial implements [web.Jobs]: somebody does not want to wait for the trial's end.
+// EndTrial implements [web.Jobs]: somebody does not want to wait for the trial's end, or has seen enough of a shadow.
 func (a *Agent) EndTrial(ctx context.Context, name string, keep bool) (api.Upgrade, error) {
 	if err := a.inTouch(ctx); err != nil {
 		return api.Upgrade{}, err
@@ -248,8 +248,11 @@ func (a *Agent) EndTrial(ctx context.Context, name string, keep bool) (api.Upgra
 	if err != nil {
 		return api.Upgrade{}, a.failure(name, err)
 	}
+	if rec.Shadow != nil {
+		return a.endShadow(ctx, *rec, keep)
+	}
 	if rec.Upgrade == nil || rec.Upgrade.Trial == nil {
-		return api.Upgrade{}, api.Conflict("agent job show tells how the last one ended; to go back later, apply the old file", "no upgrade of job %s is on trial", name)
+		return api.Upgrade{}, api.Conflict("agent job show tells how the last one ended; to go back later, apply the old file", "no upgrade of job %s is on trial, and nothing runs in its shadow", name)
 	}
 	number := rec.Upgrade.Number
 	if rec, err = a.endTrial(ctx, name, rec.Generation, number, keep, "by hand"); err != nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
 )
@@ -35,5 +36,30 @@ func TestTrialOfTrials(t *testing.T) {
 		if e := gather(rec, tasks); e.allowed != c.want || e.failed != 5 || e.taken != 1 {
 			t.Errorf("unproved %v: %+v, want %d allowed", c.trial.Unproved, e, c.want)
 		}
+	}
+}
+
+// TestShadowOfAgents: only the agents that were chosen run it, and of their operators those that differ.
+func TestShadowOfAgents(t *testing.T) {
+	rec := jobRecord{Plan: &job.Physical{}, Shadow: &shadowRecord{Number: 3, Ops: []dataflow.OpVersion{{Name: "first", Digest: "d"}}}}
+	for _, c := range []struct {
+		agents    []string
+		agent, op string
+		want      bool
+	}{
+		{nil, "a", "first", true}, {nil, "a", "second", false},
+		{[]string{"a"}, "a", "first", true}, {[]string{"a"}, "b", "first", false},
+	} {
+		rec.Shadow.Agents = c.agents
+		if _, got := rec.shadowOf(c.agent, c.op); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	if !rec.needs("d") || rec.needs("e") {
+		t.Error("needs other modules")
+	}
+	rec.Shadow = nil
+	if _, got := rec.shadowOf("a", "first"); got || rec.needs("d") || rec.showShadow() != nil {
+		t.Error("nothing is wanted")
 	}
 }

@@ -128,6 +128,11 @@ func (r jobRecord) digests() []string {
 			seen[d] = true
 		}
 	}
+	if s := r.Shadow; s != nil {
+		for _, v := range s.Ops {
+			seen[v.Digest] = true
+		}
+	}
 	return slices.Sorted(maps.Keys(seen))
 }
 
@@ -226,6 +231,7 @@ func (a *Agent) upgrade(ctx context.Context, old jobRecord, p *job.Physical, src
 		return nil, fmt.Sprintf("the job has been upgraded %d times since it was drained", old.Upgrade.Number), nil
 	}
 	rec := old
+	rec.Shadow = nil
 	u := upgradeRecord{Number: 1, Ops: versionsOf(p)}
 	if old.Upgrade != nil {
 		u.Number, u.Used, u.Last = old.Upgrade.Number+1, slices.Clone(old.Upgrade.Used), old.Upgrade.Last
@@ -397,6 +403,7 @@ func (r jobRecord) rolledBack(up jobRecord) bool {
 
 // want tells the runner what its task is to have, from the job's record.
 func (r *runner) want(rec jobRecord) {
+	r.wantShadow(rec)
 	u := rec.upgradeFor(r.a.name)
 	r.mu.Lock()
 	news := u.Number > r.wanted.Number
@@ -469,21 +476,25 @@ func (r *runner) provide(u dataflow.Upgrade) error {
 		if i < 0 {
 			continue
 		}
-		v := u.Ops[i]
-		if err := r.a.fetchModule(r.a.life, v.Digest); err != nil {
-			return err
-		}
-		spec := r.operatorSpec(op)
-		spec.Module, spec.Digest, spec.Config, spec.Limits, spec.Anew = v.Module, v.Digest, v.Config, v.Limits, v.Anew
-		made, err := r.operators().New(r.a.life, spec, nil)
-		if err != nil {
-			return fmt.Errorf("operator %s, version %s: %w", v.Name, v.Module, err)
-		}
-		if err := made.Close(); err != nil {
+		if err := r.try(op, u.Ops[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// try fetches and compiles the module of a version, and tries whether an instance would start.
+func (r *runner) try(op job.Op, v dataflow.OpVersion) error {
+	if err := r.a.fetchModule(r.a.life, v.Digest); err != nil {
+		return err
+	}
+	spec := r.operatorSpec(op)
+	spec.Module, spec.Digest, spec.Config, spec.Limits, spec.Anew = v.Module, v.Digest, v.Config, v.Limits, v.Anew
+	made, err := r.makers().New(r.a.life, spec, nil)
+	if err != nil {
+		return fmt.Errorf("operator %s, version %s: %w", v.Name, v.Module, err)
+	}
+	return made.Close()
 }
 
 // upgradeStatus is where the task is with its upgrades; nil: there was none. The caller holds mu.

@@ -108,6 +108,9 @@ func (b *Backend) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied,
 		<-ctx.Done()
 		return api.Applied{}, fmt.Errorf("job %s: checkpoint 0 waits for g1: %w", src.File, ctx.Err())
 	}
+	if src.Shadow {
+		return api.Applied{Job: src.File, Generation: 7, Shadow: []string{"smooth", "top"}, Warnings: []string{"to apply it more is needed"}}, nil
+	}
 	return api.Applied{
 		Job: src.File + src.Modules["./x.wasm"], Generation: 7, Created: true,
 		Warnings: []string{"two agents take the same topics"},
@@ -134,11 +137,29 @@ func (b *Backend) Job(_ context.Context, name string) (api.Job, error) {
 	case "missing":
 		return api.Job{}, fmt.Errorf("read KV: %w", missing(name))
 	}
+	if name == "shadowed" {
+		return shadowedJob(), nil
+	}
 	return api.Job{
 		JobSummary: summary(name), Promise: "source: exactly once\nstate: exactly once", AlignMS: 1.5, FreezeMS: 0.25, PersistMS: 20, ReplicateMS: 12345,
 		Running: &api.Running{Epoch: 18, Phase: "align", AgeMS: 40, Acked: 1, Needed: 3, HeldUpBy: []string{"fleet/0", "fleet/1"}},
 		Tasks:   []api.Task{task(name)},
 	}, nil
+}
+
+// shadowedJob has versions in the shadow of its operators that have shown everything that there can be.
+func shadowedJob() api.Job {
+	running := task("shadowed")
+	running.Recovery, running.Source = nil, nil
+	running.Shadows = []api.TaskShadow{
+		{Operator: "smooth", Module: "ewma@2", State: "comparing", Since: at, Begun: at, Begins: 1, With: "keyed state", Records: 1000, Equal: 998, Different: 2, RunningUS: 1.25, ShadowUS: 12000,
+			First: &api.ShadowDifference{From: 12, To: 19, At: at, Output: "out", Index: 3, Key: "k\x1b", Part: "value", Running: "1.5", Shadow: "1.6"}},
+		{Operator: "top", Module: "top@2", State: "resting", Since: at, Begun: at, Begins: 3, With: "keyed state", Skipped: 7, Failed: 2, Failure: "operator top: trapped", Behind: 1, Mended: 2, RefusedBoth: 1,
+			First: &api.ShadowDifference{From: 5, To: 5, At: at, Output: "out", Key: "k", Part: "missing", Running: "v"}},
+		{Operator: "new", Module: "new@2", State: "refused", Reason: "config siez: there is no such key"},
+		{Operator: "timed", Module: "timed@2", State: "waiting", First: &api.ShadowDifference{From: 5, Output: "out", Key: "k", Part: "extra", Shadow: "v"}},
+	}
+	return api.Job{JobSummary: summary("shadowed"), Shadow: &api.Shadow{Operators: []string{"smooth", "top"}, Agents: []string{"g1"}, Started: at}, Tasks: []api.Task{running}}
 }
 
 func missing(name string) error {
@@ -152,6 +173,9 @@ func (b *Backend) StopJob(_ context.Context, name string) (api.Checkpoint, error
 
 // EndTrial implements web.Backend.
 func (b *Backend) EndTrial(_ context.Context, name string, keep bool) (api.Upgrade, error) {
+	if name == "shadowed" && !keep {
+		return api.Upgrade{State: api.ShadowDropped, Operators: []string{"smooth", "top"}}, nil
+	}
 	if keep {
 		return api.Upgrade{Number: 4, State: api.UpgradeDone, Operators: []string{name}}, nil
 	}
