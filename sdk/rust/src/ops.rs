@@ -75,6 +75,33 @@ impl Store {
         }
     }
 
+    /// As get; for [`Store::put_back`] it says where the value was.
+    #[inline(always)]
+    fn find(&self, key: &[u8], buf: &mut Text) -> Option<usize> {
+        match self {
+            Store::Keyed => weir::state::get(key, buf).then(|| 0),
+            Store::Memory(m) => {
+                let place = m.find(key)?;
+                buf.clear();
+                buf.put(m.value(place));
+                Some(place)
+            }
+        }
+    }
+
+    /// As put, for a key that find was asked for; nothing has been put or removed since.
+    #[inline(always)]
+    fn put_back(&mut self, key: &[u8], place: Option<usize>, value: &[u8]) {
+        match (self, place) {
+            (Store::Memory(m), Some(place)) => {
+                let own = m.value_mut(place);
+                own.clear();
+                own.put(value);
+            }
+            (store, _) => store.put(key, value),
+        }
+    }
+
     /// Removes a key and says whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> bool {
         match self {
@@ -106,6 +133,24 @@ fn slot(slot: &mut Text, key: &[u8], tag: u8) -> weir::Result {
 fn at(slot: &mut Text, len: usize, time: i64) {
     slot.truncate(len);
     slot.put(&(time as u64 ^ 1 << 63).to_be_bytes());
+}
+
+/// slot and at in one.
+#[inline(always)]
+fn slot_at(text: &mut Text, key: &[u8], tag: u8, time: i64) -> weir::Result {
+    if key.len() > MAX_KEY {
+        return slot(text, key, tag);
+    }
+    let p = text.refill(key.len() + 11);
+    // There is room for all of it.
+    unsafe {
+        (p as *mut [u8; 2]).write_unaligned((key.len() as u16).to_be_bytes());
+        weir::copy(p.add(2), key);
+        let p = p.add(2 + key.len());
+        *p = tag;
+        (p.add(1) as *mut [u8; 8]).write_unaligned((time as u64 ^ 1 << 63).to_be_bytes());
+    }
+    Ok(())
 }
 
 /// The key of a block's timers: the record's key and the block's tag.
@@ -181,22 +226,27 @@ fn say(parts: &[&dyn Part]) -> weir::Failure {
     weir::Failure::from(text)
 }
 
+#[inline(always)]
 fn le32(b: &[u8]) -> usize {
     u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize
 }
 
+#[inline(always)]
 fn le64(b: &[u8]) -> u64 {
     u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
 }
 
+#[inline(always)]
 fn float(b: &[u8]) -> f64 {
     f64::from_bits(le64(b))
 }
 
+#[inline(always)]
 fn set64(b: &mut [u8], v: u64) {
     b[..8].copy_from_slice(&v.to_le_bytes());
 }
 
+#[inline(always)]
 fn set_float(b: &mut [u8], v: f64) {
     set64(b, v.to_bits());
 }
@@ -560,10 +610,18 @@ pub struct Window<F> {
     offset: i64,
     lateness: i64,
     pane: i64,
+    now: Pane,
     slot: Text,
     timer: Text,
     acc: Text,
     other: Text,
+}
+
+/// The pane of the last record: most records are in the same one.
+struct Pane {
+    start: i64,
+    end: i64,
+    last: i64, // end of the last window that has the pane
 }
 
 impl<F: Fold> Window<F> {
@@ -595,6 +653,7 @@ impl<F: Fold> Window<F> {
             offset,
             lateness,
             pane,
+            now: Pane { start: 0, end: 0, last: 0 },
             slot: Text::new(),
             timer: Text::new(),
             acc: Text::new(),
@@ -611,23 +670,35 @@ impl<F: Fold> Window<F> {
     pub fn add(&mut self, r: &Record, mut fire: impl FnMut(&F, &Fired) -> weir::Result) -> weir::Result<Outcome> {
         check_time(r.time)?;
         let watermark = weir::watermark();
-        let pane = self.floor(r.time, self.pane);
-        let start = if self.pane == self.slide { pane } else { self.floor(pane, self.slide) };
-        let last = start + self.size; // end of the last window that has the pane
+        if r.time < self.now.start || r.time >= self.now.end {
+            let start = self.floor(r.time, self.pane);
+            let slide = if self.pane == self.slide { start } else { self.floor(start, self.slide) };
+            self.now = Pane { start, end: start + self.pane, last: slide + self.size };
+        }
+        let (pane, last) = (self.now.start, self.now.last);
         if last + self.lateness <= watermark {
             return Ok(Outcome::Late);
         }
-        slot(&mut self.slot, r.key, self.tag)?;
-        let len = self.slot.len();
-        at(&mut self.slot, len, pane);
-        let had = self.store.get(&self.slot, &mut self.acc);
+        slot_at(&mut self.slot, r.key, self.tag, pane)?;
+        let place = self.store.find(&self.slot, &mut self.acc);
+        let had = place.is_some();
+        if !had {
+            self.acc.clear();
+        }
         if !self.fold.add(&mut self.acc, r) {
             return Ok(Outcome::Ignored);
         }
-        self.store.put(&self.slot, &self.acc);
+        self.store.put_back(&self.slot, place, &self.acc);
         if had && watermark <= pane {
             return Ok(Outcome::Taken); // no window that has the pane is past its end
         }
+        self.taken(r, had, watermark, &mut fire)
+    }
+
+    /// What a record leads to that is the first of its pane, or late.
+    #[inline(never)]
+    fn taken(&mut self, r: &Record, had: bool, watermark: i64, fire: &mut impl FnMut(&F, &Fired) -> weir::Result) -> weir::Result<Outcome> {
+        let (pane, last) = (self.now.start, self.now.last);
         let first = last - (last - pane - 1) / self.slide * self.slide; // end of the first window that has the pane
         if !had {
             timer_key(&mut self.timer, r.key, self.tag);
@@ -645,7 +716,7 @@ impl<F: Fold> Window<F> {
         let mut end = first;
         while end <= last && end <= watermark {
             if end + self.lateness > watermark {
-                self.fire(r.key, end, true, &mut fire)?;
+                self.fire(r.key, end, true, fire)?;
             }
             end += self.slide;
         }

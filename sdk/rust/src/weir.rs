@@ -220,9 +220,18 @@ pub fn clear_timer(kind: TimerKind, at: i64, key: &[u8]) -> bool {
 
 /// How far event time has come, in milliseconds since 1970: a record with a time before it is late. It never goes
 /// back.
+#[inline(always)]
 pub fn watermark() -> i64 {
-    unsafe { host::watermark() }
+    let known = unsafe { &mut *WATERMARK.0.get() };
+    *known.get_or_insert_with(|| unsafe { host::watermark() })
 }
+
+/// The watermark, once it was asked for in the host's call under way: it moves between calls only.
+struct Watermark(UnsafeCell<Option<i64>>);
+
+unsafe impl Sync for Watermark {} // one thread
+
+static WATERMARK: Watermark = Watermark(UnsafeCell::new(None));
 
 /// Takes what an operator emits. What is given to it is copied.
 pub struct Out {
@@ -273,7 +282,7 @@ impl Output {
 
 /// Copies short runs, as keys are, in words: a call costs more.
 #[inline(always)]
-unsafe fn copy(to: *mut u8, from: &[u8]) {
+pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     let (n, from) = (from.len(), from.as_ptr());
     if n > 64 {
         core::ptr::copy_nonoverlapping(from, to, n);
@@ -566,6 +575,16 @@ impl Text {
         self.0.len += b.len();
     }
 
+    /// Makes it so many bytes long and gives them to be written, whatever they are now.
+    #[inline(always)]
+    pub(crate) fn refill(&mut self, len: usize) -> *mut u8 {
+        if self.0.cap < len {
+            self.0.reserve(len - self.0.len.min(len));
+        }
+        self.0.len = len;
+        self.0.ptr
+    }
+
     /// Appends a whole number.
     pub fn put_int(&mut self, v: i64) {
         if v < 0 {
@@ -577,6 +596,12 @@ impl Text {
     fn put_unsigned(&mut self, mut u: u64) {
         let mut digits = [0; 20];
         let mut at = digits.len();
+        while u > u32::MAX as u64 {
+            at -= 1;
+            digits[at] = b'0' + (u % 10) as u8;
+            u /= 10;
+        }
+        let mut u = u as u32; // divides faster
         loop {
             at -= 1;
             digits[at] = b'0' + (u % 10) as u8;
@@ -689,7 +714,7 @@ pub fn json_field<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
             return None;
         }
         let field = s.value()?;
-        let found = &key[1..key.len() - 1] == name;
+        let found = equal(&key[1..key.len() - 1], name);
         if found && s.take(b'}') {
             return Some(field);
         }
@@ -788,6 +813,7 @@ impl Path {
 }
 
 /// An element of an array; part is its index, counted from 0.
+#[inline(never)]
 fn json_element<'a>(array: &'a [u8], part: &[u8]) -> Option<&'a [u8]> {
     let mut index = 0;
     for c in part {
@@ -812,17 +838,34 @@ fn json_element<'a>(array: &'a [u8], part: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// Walks over JSON text.
+/// Walks over JSON text. All but nested values is inlined, so that where it is stays out of memory.
 struct Scanner<'a> {
     b: &'a [u8],
     at: usize,
 }
 
+/// The byte c eight times.
+const fn eight(c: u8) -> u64 {
+    0x0101_0101_0101_0101 * c as u64
+}
+
+/// The eight bytes at a place; None if there are fewer.
+#[inline(always)]
+fn eight_at(b: &[u8], at: usize) -> Option<u64> {
+    if b.len() < 8 || at > b.len() - 8 {
+        return None;
+    }
+    // Checked above.
+    Some(u64::from_le(unsafe { (b.as_ptr().add(at) as *const u64).read_unaligned() }))
+}
+
 impl<'a> Scanner<'a> {
+    #[inline(always)]
     fn peek(&self) -> Option<u8> {
         self.b.get(self.at).copied()
     }
 
+    #[inline(always)]
     fn space(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
             self.at += 1;
@@ -830,7 +873,12 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips space and c.
+    #[inline(always)]
     fn take(&mut self, c: u8) -> bool {
+        if self.peek() == Some(c) {
+            self.at += 1;
+            return true;
+        }
         self.space();
         let there = self.peek() == Some(c);
         self.at += there as usize;
@@ -839,60 +887,100 @@ impl<'a> Scanner<'a> {
 
     /// Skips space and one value and returns its text, which is not empty. Objects and arrays are taken
     /// by their brackets alone.
+    #[inline(always)]
     fn value(&mut self) -> Option<&'a [u8]> {
         self.space();
         let start = self.at;
-        let ok = match self.peek()? {
-            b'"' => self.string(),
-            b'{' | b'[' => self.nested(),
-            _ => self.scalar(),
-        };
-        ok.then(|| &self.b[start..self.at])
-    }
-
-    fn string(&mut self) -> bool {
-        self.at += 1;
-        while let Some(c) = self.peek() {
-            self.at += 1;
-            match c {
-                b'\\' => self.at += 1,
-                b'"' => return true,
-                _ => {}
-            }
+        match self.peek()? {
+            b'"' => self.at = string(self.b, self.at),
+            b'{' | b'[' => self.at = nested(self.b, self.at),
+            _ => self.at = scalar(self.b, self.at),
         }
-        self.at = self.b.len();
-        false
+        if self.at == start {
+            self.at = self.b.len(); // so that nothing is found behind an error
+            return None;
+        }
+        // Each of the three gives a place within the text.
+        Some(unsafe { self.b.get_unchecked(start..self.at) })
     }
+}
 
-    fn nested(&mut self) -> bool {
-        let mut depth = 0;
-        while let Some(c) = self.peek() {
-            match c {
-                b'"' => {
-                    if !self.string() {
-                        return false;
-                    }
-                    continue;
+/// Where a string that begins at a place ends; that place itself if it does not.
+#[inline(always)]
+fn string(b: &[u8], start: usize) -> usize {
+    const ONES: u64 = eight(1);
+    let mut at = start + 1;
+    while let Some(w) = eight_at(b, at) {
+        // The lowest byte that is a quote or a backslash has its highest bit set.
+        let (quote, back) = (w ^ eight(b'"'), w ^ eight(b'\\'));
+        let found = (quote.wrapping_sub(ONES) & !quote | back.wrapping_sub(ONES) & !back) & eight(0x80);
+        if found == 0 {
+            at += 8;
+            continue;
+        }
+        at += found.trailing_zeros() as usize / 8;
+        if b[at] == b'"' {
+            return at + 1;
+        }
+        at += 2;
+    }
+    while let Some(&c) = b.get(at) {
+        match c {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    start
+}
+
+/// Where an object or array that begins at a place ends; that place itself if it does not.
+#[inline(never)]
+fn nested(b: &[u8], start: usize) -> usize {
+    let (mut depth, mut at) = (0, start);
+    while let Some(&c) = b.get(at) {
+        match c {
+            b'"' => {
+                let end = string(b, at);
+                if end == at {
+                    return start;
                 }
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => depth -= 1,
-                _ => {}
+                at = end;
+                continue;
             }
-            self.at += 1;
-            if depth == 0 {
-                return true;
-            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
         }
-        false
+        at += 1;
+        if depth == 0 {
+            return at;
+        }
     }
+    start
+}
 
-    fn scalar(&mut self) -> bool {
-        let start = self.at;
-        while let Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E') = self.peek() {
-            self.at += 1;
+/// Where a number, true, false or null that begins at a place ends; that place itself if there is none.
+#[inline(always)]
+fn scalar(b: &[u8], start: usize) -> usize {
+    let mut at = start;
+    while let Some(w) = eight_at(b, at) {
+        // The lowest byte that is no digit has its highest bit set.
+        let found = (w.wrapping_add(eight(0x80 - b'9' - 1)) | w.wrapping_sub(eight(b'0'))) & eight(0x80);
+        if found == 0 {
+            at += 8;
+            continue;
         }
-        self.at > start
+        at += found.trailing_zeros() as usize / 8;
+        match b[at] {
+            b'-' | b'+' | b'.' | b'a'..=b'z' | b'E' => at += 1,
+            _ => return at,
+        }
     }
+    while let Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E') = b.get(at) {
+        at += 1;
+    }
+    at
 }
 
 /// A hash table from keys to values, in the module's memory: state like any other variable, faster than keyed
@@ -910,6 +998,7 @@ impl<V> Default for Map<V> {
 }
 
 impl<V> Map<V> {
+    #[inline(always)]
     fn place(&self, key: &[u8], hash: u32) -> Option<usize> {
         let mask = self.slots.len().wrapping_sub(1);
         if self.slots.is_empty() {
@@ -931,6 +1020,22 @@ impl<V> Map<V> {
     /// The value of a key.
     pub fn get(&self, key: &[u8]) -> Option<&V> {
         self.place(key, hash(key)).map(|i| &self.entries[i].1)
+    }
+
+    /// Where the value of a key is, until an entry is added or removed.
+    #[inline(always)]
+    pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
+        self.place(key, hash(key))
+    }
+
+    #[inline(always)]
+    pub(crate) fn value(&self, place: usize) -> &V {
+        &self.entries[place].1
+    }
+
+    #[inline(always)]
+    pub(crate) fn value_mut(&mut self, place: usize) -> &mut V {
+        &mut self.entries[place].1
     }
 
     /// The value of a key, which make makes if there is none.
@@ -1196,6 +1301,7 @@ impl<T: Operator> Running<T> {
 impl<T> Running<T> {
     #[inline(always)]
     fn begin(&mut self) {
+        unsafe { *WATERMARK.0.get() = None };
         for o in self.out.outputs.iter_mut() {
             o.buf.clear();
             o.count = 0;
