@@ -335,9 +335,8 @@ func (h *Host) newInstance(ctx context.Context, spec dataflow.OperatorSpec, stat
 		host: h, loaded: l, spec: spec, limits: limits, linear: linear{limit: uint64(limits.memory), compare: h.opt.compare}, keyed: newKeyedState(), timers: newTimers(),
 		random: newRandom(spec.Task, spec.Name), counters: map[string]struct{}{}, logTokens: limits.logBurst(),
 	}
-	// The context carries the instance to its imports; a call has no other way to name it.
-	in.ctx = context.WithValue(context.WithoutCancel(ctx), instanceKey{}, in)
-	in.ctx = experimental.WithMemoryAllocator(in.ctx, &in.linear)
+	in.ctx = experimental.WithMemoryAllocator(context.WithoutCancel(ctx), &in.linear)
+	in.calls = callContext{context.Background(), in}
 	if err := in.instantiate(); err != nil {
 		return nil, errors.Join(err, in.Close())
 	}

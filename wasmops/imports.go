@@ -225,8 +225,12 @@ func hostFail(in *Instance, mem memory, s []uint64) {
 	in.reason = string(mem.view("fail", s[0], uint64(min(uint32(s[1]), maxReason))))
 }
 
-// instanceKey finds, in the context of a call, the instance that makes it.
-type instanceKey struct{}
+// callContext carries the instance that makes a call to its imports; a call has no other way to name it. The engine asks
+// it for values at every call, so it is not behind others.
+type callContext struct {
+	context.Context
+	in *Instance
+}
 
 // defineImports makes the modules that guests import from, shared by all instances of a runtime.
 func defineImports(ctx context.Context, rt wazero.Runtime) error {
@@ -235,7 +239,7 @@ func defineImports(ctx context.Context, rt wazero.Runtime) error {
 		for _, f := range functions {
 			call := f.call
 			b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, stack []uint64) {
-				call(ctx.Value(instanceKey{}).(*Instance), memory{m.Memory()}, stack)
+				call(ctx.(*callContext).in, memory{m.Memory()}, stack)
 			}), f.sig.params, f.sig.results).Export(f.name)
 		}
 		if _, err := b.Instantiate(ctx); err != nil {

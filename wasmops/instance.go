@@ -35,7 +35,8 @@ type Instance struct {
 	host   *Host
 	loaded *loaded
 	spec   dataflow.OperatorSpec
-	ctx    context.Context
+	ctx    context.Context // to make and close the module
+	calls  callContext
 	mod    api.Module
 	phase  phase
 
@@ -149,7 +150,7 @@ func (in *Instance) call(p phase, fuel int64, f api.Function, params ...uint64) 
 	in.phase = p
 	in.fuel.Set(uint64(fuel))
 	in.depth.Set(maxFrames)
-	err := f.CallWithStack(in.ctx, in.stack[:])
+	err := f.CallWithStack(&in.calls, in.stack[:])
 	if err != nil {
 		err = in.guestError(err)
 	}

@@ -14,7 +14,9 @@ import (
 // since it was last frozen.
 type keyedState struct {
 	values  map[string]*keyedValue
-	order   keyOrder
+	last    *keyedValue         // was looked for last and is there: a guest puts what it has got
+	order   keyOrder            // of the keys, once they were asked for in order
+	ordered bool                // order is kept
 	changed []*keyedValue       // put since the last freeze, removed ones included
 	gone    map[string]struct{} // removed since the last freeze, which had them, and not there again
 	waste   int                 // of changed: removed
@@ -40,9 +42,21 @@ func newKeyedState() *keyedState {
 	return &keyedState{values: map[string]*keyedValue{}, gone: map[string]struct{}{}, now: dataflow.NoTime}
 }
 
+// look finds a key's value, expired or not; nil if there is none.
+func (k *keyedState) look(key []byte) *keyedValue {
+	if k.last != nil && k.last.key == string(key) {
+		return k.last
+	}
+	v := k.values[string(key)]
+	if v != nil {
+		k.last = v
+	}
+	return v
+}
+
 // get returns the value of a key, to be copied before the next change; false if there is none.
 func (k *keyedState) get(key []byte) ([]byte, bool) {
-	v := k.values[string(key)]
+	v := k.look(key)
 	if v == nil || k.expired(v) {
 		return nil, false
 	}
@@ -54,7 +68,7 @@ func (k *keyedState) expired(v *keyedValue) bool { return v.expires && v.until <
 
 // put stores a copy of value. It returns false, and stores nothing, if that would exceed limit bytes.
 func (k *keyedState) put(key, value []byte, limit int64) bool {
-	v := k.values[string(key)]
+	v := k.look(key)
 	grow := int64(len(value))
 	if v == nil {
 		grow += int64(len(key)) + keyOverhead
@@ -68,8 +82,10 @@ func (k *keyedState) put(key, value []byte, limit int64) bool {
 	if v == nil {
 		_, was := k.gone[string(key)]
 		v = &keyedValue{key: string(key), saved: was}
-		k.values[v.key] = v
-		k.order.insert(v.key)
+		k.values[v.key], k.last = v, v
+		if k.ordered {
+			k.order.insert(v.key)
+		}
 		delete(k.gone, v.key)
 	}
 	// A buffer that has become much too large is not kept for a small value.
@@ -85,14 +101,17 @@ func (k *keyedState) put(key, value []byte, limit int64) bool {
 }
 
 func (k *keyedState) remove(key []byte) bool {
-	v := k.values[string(key)]
+	v := k.look(key)
 	if v == nil {
 		return false
 	}
+	k.last = nil
 	k.bytes -= int64(len(v.key)+len(v.value)) + keyOverhead
 	v.removed = true
 	delete(k.values, v.key)
-	k.order.remove(v.key)
+	if k.ordered {
+		k.order.remove(v.key)
+	}
 	if v.saved {
 		k.gone[v.key] = struct{}{}
 	}
@@ -125,6 +144,17 @@ func (k *keyedState) settle() {
 	clear(k.gone)
 }
 
+// sort puts the keys in order, where they stay. Most guests never ask for that.
+func (k *keyedState) sort() {
+	if k.ordered {
+		return
+	}
+	k.ordered = true
+	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(k.values)), maxChunk/2) {
+		k.order.chunks = append(k.order.chunks, slices.Clone(chunk)) // with room of its own
+	}
+}
+
 // scan appends the entries whose keys begin with prefix and come after the key after (if not empty),
 // as many whole ones as fit into room bytes. need is the size of the first that does not fit, if none did.
 func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byte, need int) {
@@ -132,6 +162,7 @@ func (k *keyedState) scan(dst []byte, prefix, after string, room int) (out []byt
 	if after != "" && after >= prefix {
 		from, skip = after, true
 	}
+	k.sort()
 	k.order.from(from, func(key string) bool {
 		if skip && key == after {
 			return true
@@ -184,6 +215,12 @@ func (k *keyedState) freeze(full bool, visit func(key string, value []byte)) {
 
 // all visits all keys in order; values belong to the visitor.
 func (k *keyedState) all(visit func(key string, value []byte)) {
+	if !k.ordered {
+		for _, key := range slices.Sorted(maps.Keys(k.values)) {
+			visit(key, append([]byte{}, k.values[key].value...))
+		}
+		return
+	}
 	k.order.from("", func(key string) bool {
 		visit(key, append([]byte{}, k.values[key].value...))
 		return true
@@ -231,7 +268,12 @@ func (o *keyOrder) remove(key string) {
 	if !there {
 		return
 	}
-	o.chunks[i] = slices.Delete(o.chunks[i], at, at+1)
+	if at == 0 { // as timers go, in order
+		o.chunks[i][0] = ""
+		o.chunks[i] = o.chunks[i][1:]
+	} else {
+		o.chunks[i] = slices.Delete(o.chunks[i], at, at+1)
+	}
 	if len(o.chunks[i]) == 0 {
 		o.chunks = slices.Delete(o.chunks, i, i+1)
 	}

@@ -35,7 +35,9 @@ const (
 const timerHead = 9
 
 func newTimers() *timers {
-	return &timers{set: newKeyedState(), watermark: dataflow.NoTime, saved: dataflow.NoTime}
+	t := &timers{set: newKeyedState(), watermark: dataflow.NoTime, saved: dataflow.NoTime}
+	t.set.sort()
+	return t
 }
 
 func appendTimer(dst []byte, kind byte, at int64, key []byte) []byte {
@@ -139,7 +141,7 @@ func (in *Instance) remove(key []byte) bool {
 
 // stay makes a key not expire.
 func (in *Instance) stay(key []byte) {
-	if v := in.keyed.values[string(key)]; v != nil && v.expires {
+	if v := in.keyed.look(key); v != nil && v.expires {
 		in.timers.set.remove(appendTimer(nil, timerExpiry, v.until, key))
 		v.expires = false
 	}
@@ -167,7 +169,7 @@ func hostStatePutUntil(in *Instance, mem memory, s []uint64) {
 		return
 	}
 	in.put(key, value)
-	v := in.keyed.values[string(key)]
+	v := in.keyed.look(key)
 	v.expires, v.until = true, until
 	in.setTimer(appendTimer(nil, timerExpiry, until, key))
 }
@@ -180,16 +182,17 @@ func (in *Instance) setTimer(encoded []byte) {
 	}
 }
 
-// timerArgument reads kind, time and key.
-func timerArgument(mem memory, s []uint64) []byte {
+// timerArgument reads kind, time and key, for the time until the next one is read.
+func (in *Instance) timerArgument(mem memory, s []uint64) []byte {
 	if uint32(s[0]) >= uint32(timerKinds) {
 		faultf("timer of kind %d: 0 is event time, 1 processing time", uint32(s[0]))
 	}
-	return appendTimer(nil, byte(s[0]), int64(s[1]), mem.bounded("key of a timer", s[2], s[3], maxStateKey))
+	in.scratch = appendTimer(in.scratch[:0], byte(s[0]), int64(s[1]), mem.bounded("key of a timer", s[2], s[3], maxStateKey))
+	return in.scratch
 }
 
 func hostTimerSet(in *Instance, mem memory, s []uint64) {
-	encoded := timerArgument(mem, s)
+	encoded := in.timerArgument(mem, s)
 	if in.onTimer == nil {
 		faultf("a timer is set, and the module does not export %s", exportTimer)
 	}
@@ -210,7 +213,7 @@ func hostTimerSet(in *Instance, mem memory, s []uint64) {
 
 func hostTimerClear(in *Instance, mem memory, s []uint64) {
 	in.charge(fuelState)
-	removed := in.clearTimer(timerArgument(mem, s))
+	removed := in.clearTimer(in.timerArgument(mem, s))
 	s[0] = 0
 	if removed {
 		s[0] = 1
@@ -257,7 +260,8 @@ func (in *Instance) Next() (dataflow.TimeCall, bool) {
 		encoded := t.due[0]
 		t.due[0] = ""
 		t.due = t.due[1:]
-		if !in.clearTimer([]byte(encoded)) {
+		in.scratch = append(in.scratch[:0], encoded...)
+		if !in.clearTimer(in.scratch) {
 			continue // one that was called before it has cleared it
 		}
 		kind := dataflow.CallEventTimer
