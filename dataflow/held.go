@@ -148,8 +148,7 @@ func (t *Task) barrierOf(e Entry) abs.Epoch {
 // takeCut freezes the source where it stands and sends the barrier on. All of that is caused by the entry
 // that says so, which is at the end of the log.
 func (t *Task) takeCut(c cut) error {
-	t.alignStart = t.env.Stopwatch()
-	fx := t.aligner.Step(abs.Event{Kind: abs.OnControlBarrier, Epoch: c.epoch})
+	fx := t.align(abs.Event{Kind: abs.OnControlBarrier, Epoch: c.epoch})
 	if fx.Ignored { // of a generation that is over: its barrier has a number all the same
 		return t.barrier(c.epoch, c.at)
 	}

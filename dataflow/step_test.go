@@ -331,3 +331,34 @@ func TestTaskSavesBehindAnEarlierLife(t *testing.T) {
 	mustEqual(t, "parts", len(d.store.parts), 3)
 	mustEqual(t, "reported", s.notes.durable[len(s.notes.durable)-1], 1)
 }
+
+// TestAlignmentBeginsWithItsEpoch: the time of an alignment is from what opens its epoch, whether that is a barrier or an
+// entry of the log, to its freeze.
+func TestAlignmentBeginsWithItsEpoch(t *testing.T) {
+	aligner, err := abs.RestoreAligner([]abs.Input{{ID: "a>t"}, {ID: "b>t"}}, abs.ExactlyOnce, abs.State{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Duration(0)
+	task := &Task{env: Env{Stopwatch: func() time.Duration { return now }}, aligner: aligner}
+	for _, step := range []struct {
+		at, began time.Duration
+		ev        abs.Event
+		freeze    abs.Epoch
+	}{
+		{10, 10, abs.Event{Kind: abs.OnBarrier, Epoch: 1, Channel: "a>t"}, 0},
+		{20, 10, abs.Event{Kind: abs.OnBarrier, Epoch: 1, Channel: "b>t"}, 1},
+		{30, 30, abs.Event{Kind: abs.OnBarrier, Epoch: 2, Channel: "b>t"}, 0},
+		{40, 40, abs.Event{Kind: abs.OnBarrier, Epoch: 3, Channel: "a>t"}, 0}, // the newer one
+		{50, 40, abs.Event{Kind: abs.OnBarrier, Epoch: 3, Channel: "b>t"}, 3},
+		{60, 60, abs.Event{Kind: abs.OnBarrier, Epoch: 4, Channel: "a>t"}, 0},
+		{70, 60, abs.Event{Kind: abs.OnEnd, Channel: "b>t"}, 4},
+		{80, 80, abs.Event{Kind: abs.OnBarrier, Epoch: 5, Channel: "a>t"}, 5}, // at once
+	} {
+		now = step.at
+		fx := task.align(step.ev)
+		if fx.Freeze != step.freeze || task.alignStart != step.began {
+			t.Errorf("%+v: freezes epoch %d, aligned since %d", step, fx.Freeze, task.alignStart)
+		}
+	}
+}

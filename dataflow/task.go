@@ -895,7 +895,7 @@ func (t *Task) control(ev abs.Event, pos abs.Position) error {
 	if ev.Kind != abs.OnControlBarrier {
 		t.stir()
 	}
-	fx := t.aligner.Step(ev)
+	fx := t.align(ev)
 	if (ev.Kind == abs.OnDetach || ev.Kind == abs.OnAttach) && !t.ended {
 		if err := t.moveTime(pos); err != nil {
 			return err
@@ -963,9 +963,6 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 		if m.Value&frame.Final != 0 {
 			t.lastEpoch = ev.Epoch
 		}
-		if t.aligner.Pending() == 0 {
-			t.alignStart = t.env.Stopwatch()
-		}
 	case frame.End:
 		ev.Kind, ev.Epoch = abs.OnEnd, 0
 		c.ended = true
@@ -974,7 +971,7 @@ func (t *Task) takeMark(pos abs.Position, c *inChannel, payload []byte) error {
 	default:
 		return nil
 	}
-	fx := t.aligner.Step(ev)
+	fx := t.align(ev)
 	if m.Kind == frame.End && !t.hasEnded() {
 		if err := t.moveTime(pos); err != nil { // the channel no longer holds it back
 			return err
@@ -1153,11 +1150,10 @@ func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
 		return err
 	}
 	t.pos = pos
-	t.alignStart = t.env.Stopwatch()
 	if b.final {
 		t.lastEpoch = b.epoch
 	}
-	fx := t.aligner.Step(abs.Event{Kind: abs.OnControlBarrier, Epoch: b.epoch})
+	fx := t.align(abs.Event{Kind: abs.OnControlBarrier, Epoch: b.epoch})
 	if fx.Ignored {
 		return t.barrier(b.epoch, pos)
 	}
@@ -1169,6 +1165,16 @@ func (t *Task) sourceBarrier(pos abs.Position, b barrierEntry) error {
 		t.env.Observer.Drained(b.epoch)
 	}
 	return nil
+}
+
+// align tells the aligner of an event, and notes when an epoch is opened by it.
+func (t *Task) align(ev abs.Event) abs.Effects {
+	before := t.aligner.Pending()
+	fx := t.aligner.Step(ev)
+	if opened := cmp.Or(t.aligner.Pending(), fx.Freeze); opened != 0 && opened != before {
+		t.alignStart = t.env.Stopwatch()
+	}
+	return fx
 }
 
 // effects does what the aligner says.

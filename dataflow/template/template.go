@@ -177,8 +177,14 @@ func fieldOf(value []byte, path string) (string, error) {
 		return "", fmt.Errorf("the value is not JSON, so it has no field %q", path)
 	}
 	r := gjson.GetBytes(value, path)
-	if !r.Exists() || r.Type == gjson.Null {
+	if !r.Exists() {
 		return "", fmt.Errorf("the value has no field %q", path)
+	}
+	if r.Type == gjson.Null {
+		return "", fmt.Errorf("the value's field %q is null", path)
+	}
+	if r.Type == gjson.Number {
+		return r.Raw, nil // as it is written: no digit is lost
 	}
 	return r.String(), nil
 }

@@ -62,6 +62,19 @@ func TestTopicIsTheKeyWithoutAHeader(t *testing.T) {
 	}
 }
 
+// No digit of a number is lost.
+func TestNumbersAreAsTheyAreWritten(t *testing.T) {
+	tmpl, err := Parse("{value.y}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, number := range []string{"1234567890123456789.5", "0.1000000000000000055", "1.50", "1e400", "-0"} {
+		if got, err := tmpl.Append(nil, Fields{Record: frame.Record{Value: []byte(`{"y": ` + number + `}`)}}); string(got) != number || err != nil {
+			t.Errorf("%s: %q, %v", number, got, err)
+		}
+	}
+}
+
 // A field that is not there is named, and everything else expands.
 func TestMissingFields(t *testing.T) {
 	tmpl, err := Parse("a{value.y}b{value.z}c")
@@ -69,7 +82,7 @@ func TestMissingFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	for value, want := range map[string]string{
-		`{"x":1}`: `the value has no field "y"`, `{"y":null}`: `no field "y"`, `{"y":1}`: `no field "z"`, "text": "not JSON", "": "not JSON",
+		`{"x":1}`: `the value has no field "y"`, `{"y":null}`: `field "y" is null`, `{"y":1}`: `no field "z"`, "text": "not JSON", "": "not JSON",
 	} {
 		got, err := tmpl.Append(nil, Fields{Record: frame.Record{Value: []byte(value)}})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(string(got), "a") || !strings.HasSuffix(string(got), "bc") {
