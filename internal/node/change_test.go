@@ -3,6 +3,7 @@ package node_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -244,6 +245,30 @@ func marking(mark string) []byte {
 	rec := string(frame.AppendRecord(nil, frame.Record{Key: []byte("k"), Value: []byte(mark)}))
 	return wasmtest.NewGuest().Data(64, rec).
 		Body("weir_process", wasmtest.Code(wasmtest.Call(1, 0, 64, int32(len(rec)), 1), wasmtest.OK)...).Wasm()
+}
+
+// TestCopyOfADirectory: an agent on a copy of a running agent's directory, as from a cloned card, is refused, and says
+// why. The one that runs goes on, also when it comes back itself.
+func TestCopyOfADirectory(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "native: count")
+	g := f.gateway(t, "g1")
+	f.mustApply(f.yaml)
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`)
+	f.replicated("lines") // nothing is written while it is copied
+	opt := node.Options{Data: filepath.Join(t.TempDir(), "copy"), Name: "g1", Labels: map[string]string{"role": "gateway"}, NATS: "nats://" + f.at.NATS, HTTP: "127.0.0.1:0", MQTTListen: node.Off}
+	if err := os.CopyFS(opt.Data, os.DirFS(g.dir)); err != nil {
+		t.Fatal(err)
+	}
+	err := node.Run(t.Context(), opt, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err == nil || !strings.Contains(err.Error(), `agent "g1" has run on a copy of this directory since`) {
+		t.Fatalf("the copy ended with %v", err)
+	}
+	g.stop()
+	startWith(t, node.Options{Data: g.dir, Name: "g1", Labels: opt.Labels, NATS: opt.NATS})
+	f.write("g1", "{\"k\":\"a\"}\n")
+	f.wants(`a {"count":1}`, `a {"count":2}`)
 }
 
 // TestGatewayLeaves: a gateway that is gone for good is taken out of the fleet and of the job.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/internal/api"
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
@@ -146,7 +147,7 @@ func (a *Agent) checkIdentity(ctx context.Context, id string) error {
 	return ctx.Err()
 }
 
-// checkNamesake refuses to be a second agent of a name.
+// checkNamesake refuses to be a second agent of a name, on another directory or on a copy of the same.
 func (a *Agent) checkNamesake(ctx context.Context) error {
 	e, err := a.conn.KV(wnats.Agents).Get(ctx, wnats.Key(a.name))
 	if errors.Is(err, wnats.ErrNotFound) {
@@ -156,16 +157,28 @@ func (a *Agent) checkNamesake(ctx context.Context) error {
 		return err
 	}
 	var rec agentRecord
-	if err := json.Unmarshal(e.Value, &rec); err != nil || rec.Instance == a.dir.Identity().Instance {
+	if json.Unmarshal(e.Value, &rec) != nil {
 		return nil
 	}
+	same := rec.Instance == a.dir.Identity().Instance
 	ctx, cancel := context.WithTimeout(ctx, nobodyTries)
 	defer cancel()
-	if _, err := a.conn.Call(ctx, "status/"+a.name, nil); err == nil {
-		return fmt.Errorf("%w: agent %q runs on another directory; give this one another name with --name", errNamesake, a.name)
+	reply, err := a.conn.Call(ctx, "status/"+a.name, nil)
+	if err != nil {
+		if !same {
+			a.log.Warn("the name belonged to another directory, whose agent does not answer; this one takes it over", "name", a.name)
+		}
+		return nil
 	}
-	a.log.Warn("the name belonged to another directory, whose agent does not answer; this one takes it over", "name", a.name)
-	return nil
+	var other api.Status
+	if json.Unmarshal(reply, &other) == nil && other.Agent.Started.Equal(a.began) {
+		return nil // this process, in an earlier session
+	}
+	if same {
+		return fmt.Errorf("%w: agent %q has run on a copy of this directory since %s (HTTP %s); a copy is no second agent, and what it takes in is lost: stop that one, or start this one on an empty directory with a name of its own",
+			errNamesake, a.name, other.Agent.Started.Format(time.RFC3339), other.Agent.Addresses.HTTP)
+	}
+	return fmt.Errorf("%w: agent %q runs on another directory; give this one another name with --name", errNamesake, a.name)
 }
 
 func (a *Agent) announce(ctx context.Context, cluster string) error {
