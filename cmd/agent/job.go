@@ -347,6 +347,12 @@ func (p *program) printJob(j api.Job) error {
 			return err
 		}
 	}
+	if letters := lettersTable(j.LostLetters); letters != nil {
+		fmt.Fprintln(w)
+		if err := letters.print(w); err != nil {
+			return err
+		}
+	}
 	if sources := sourceTable(j.Tasks); sources != nil {
 		fmt.Fprintln(w)
 		if err := sources.print(w); err != nil {

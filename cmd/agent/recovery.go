@@ -45,6 +45,32 @@ func lostReceived(l api.Loss) string {
 	return strings.Join(parts, ", ")
 }
 
+// lettersTable is what went of dead letters with devices that are gone; nil if nothing did.
+func lettersTable(lost []api.LostLetters) *table {
+	if len(lost) == 0 {
+		return nil
+	}
+	t := newTable("DEAD LETTERS LOST WITH AGENT", "GENERATION", "HOW MANY")
+	for _, l := range lost {
+		agent := l.Agent
+		if agent == "" {
+			agent = "(earlier ones)"
+		}
+		t.add(agent, l.Generation, lostLettersText(l))
+	}
+	return t
+}
+
+func lostLettersText(l api.LostLetters) string {
+	if l.Heard.IsZero() && l.Letters == 0 {
+		return "not known: nothing had been heard of them"
+	}
+	if l.Heard.IsZero() {
+		return fmt.Sprintf("%d at least; of some devices nothing had been heard", l.Letters)
+	}
+	return fmt.Sprintf("%d that had not been replayed, heard of at %s; later ones are not known", l.Letters, timeText(l.Heard))
+}
+
 // recoveryTable is how tasks have last come back; nil if none has.
 func recoveryTable(tasks []api.Task) *table {
 	t := newTable("CAME BACK", "LEVEL", "AT", "FROM EPOCH", "REPLAYED", "HELD BACK", "COMPARED", "REPEATED", "TOOK", "WHY")

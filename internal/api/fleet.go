@@ -18,6 +18,8 @@ type Agent struct {
 	Coordinator bool      `json:"coordinator"`
 	Addresses   Addresses `json:"addresses"`
 	Tasks       int       `json:"tasks"`
+	// DeadLetters is how many of its dead letters have not been replayed, as it said in its last sign of life.
+	DeadLetters uint64 `json:"dead_letters"`
 }
 
 // Addresses are the listeners of an agent, as in its addresses.json; empty where it has none.

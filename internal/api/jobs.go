@@ -116,8 +116,10 @@ type Job struct {
 	Upgrade *Upgrade `json:"upgrade"`
 	// Shadow is what runs in the shadow of its operators; null: nothing does.
 	Shadow *Shadow `json:"shadow"`
-	Tasks  []Task  `json:"tasks"`
-	YAML   string  `json:"yaml"`
+	// LostLetters are dead letters that went with devices, oldest first.
+	LostLetters []LostLetters `json:"lost_dead_letters,omitempty"`
+	Tasks       []Task        `json:"tasks"`
+	YAML        string        `json:"yaml"`
 }
 
 // Running is the checkpoint that is under way.
@@ -227,6 +229,17 @@ type Loss struct {
 	// Received are items that the lost entries led to and receivers have had: they count there, and are not in the
 	// state and the sinks of the source's own task.
 	Received []LossRange `json:"received"`
+}
+
+// LostLetters is what is known of a job's dead letters that were on a device that is gone: replaced, or taken out of the fleet.
+type LostLetters struct {
+	Agent      string    `json:"agent"`      // empty: several, the oldest
+	Generation uint32    `json:"generation"` // that was the first without them
+	At         time.Time `json:"at"`
+	// Letters is how many there were that had not been replayed, by what was heard until Heard; later ones are not
+	// known. Heard is zero if nothing had been heard: then it is not known how many there were.
+	Letters uint64    `json:"letters"`
+	Heard   time.Time `json:"heard,omitzero"`
 }
 
 // LossRange is items of a channel by their numbers.

@@ -32,6 +32,7 @@ const (
 	copyAgent    = "agent"    // agentRecord by name
 	copyGone     = "gone"     // nothing, by name of an agent that was taken out of the fleet
 	copyDead     = "dead"     // deadRecord
+	copyLetters  = "letters"  // []heardLetters by name of an agent that is silent
 	copyCluster  = "cluster"  // identity of the control plane that the copies were merged into
 )
 

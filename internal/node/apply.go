@@ -183,6 +183,15 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 			return out, a.failure(rec.Name, err)
 		}
 	}
+	var was jobRecord
+	if !out.Created {
+		was = *old
+	}
+	if !rollback || !was.live() {
+		if err := a.noteLetters(ctx, &rec, was, src.Replace); err != nil {
+			return out, err
+		}
+	}
 	if !out.Created {
 		rec.Since, rec.Earlier = old.Since, old.earlier()
 		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && !rollback && samePlan(old.plan(), p) {

@@ -203,7 +203,7 @@ func (a *Agent) Agents(ctx context.Context) ([]api.Agent, error) {
 	for _, rec := range records {
 		ag := api.Agent{
 			Name: rec.Name, Labels: rec.Labels, State: "down", Version: rec.Version, Seen: a.peers.seen(rec.Name).UTC(),
-			Started: millis(rec.StartedMS), Starts: rec.Starts,
+			Started: millis(rec.StartedMS), Starts: rec.Starts, DeadLetters: a.peers.deadLetters(rec.Name),
 			Addresses: api.Addresses{HTTP: rec.HTTP, NATS: rec.NATS, MQTT: rec.MQTT},
 		}
 		if st, ok := statuses[rec.Name]; ok {
@@ -521,6 +521,7 @@ func (h *hostedJob) show(statuses map[string]api.Status) api.Job {
 		}
 	}
 	j.Upgrade, j.Shadow = rec.showUpgrade(j.Tasks), rec.showShadow()
+	j.LostLetters = rec.showLostLetters()
 	h.fillCheckpoints(&j)
 	return j
 }

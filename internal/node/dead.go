@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"sync"
@@ -30,11 +31,46 @@ type deadLetters struct {
 	size    int64
 	shed    uint64
 	counts  map[string]uint64 // by task, ever
+	waiting map[string]uint64 // by job: those that are kept and were not replayed
 }
 
 type deadMeta struct {
-	at   int64
-	size int64
+	at      int64
+	size    int64
+	waiting bool // it was not replayed
+}
+
+// set notes what is kept of a letter now, remove that nothing is. The caller holds the lock, or is alone.
+func (d *deadLetters) set(id string, m deadMeta) {
+	d.remove(id)
+	d.letters[id] = m
+	d.size += m.size
+	if m.waiting {
+		d.waiting[jobOfLetter(id)]++
+	}
+}
+
+func (d *deadLetters) remove(id string) {
+	m := d.letters[id]
+	delete(d.letters, id)
+	d.size -= m.size
+	if m.waiting {
+		if d.waiting[jobOfLetter(id)]--; d.waiting[jobOfLetter(id)] == 0 {
+			delete(d.waiting, jobOfLetter(id))
+		}
+	}
+}
+
+func jobOfLetter(id string) string {
+	name, _, _ := strings.Cut(id, "/")
+	return name
+}
+
+// unreplayed is how many letters are kept that were not replayed, by job.
+func (d *deadLetters) unreplayed() map[string]uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.waiting)
 }
 
 // deadRecord is a dead letter on disk.
@@ -51,14 +87,13 @@ type deadRecord struct {
 }
 
 func openDeadLetters(copies *storage.Copies, now func() int64) (*deadLetters, error) {
-	d := &deadLetters{copies: copies, now: now, letters: map[string]deadMeta{}, counts: map[string]uint64{}}
+	d := &deadLetters{copies: copies, now: now, letters: map[string]deadMeta{}, counts: map[string]uint64{}, waiting: map[string]uint64{}}
 	err := copies.List(copyDead, func(key string, value []byte) error {
 		var rec deadRecord
 		if err := json.Unmarshal(value, &rec); err != nil {
 			return fmt.Errorf("dead letter %s: %w", key, err)
 		}
-		d.letters[key] = deadMeta{rec.AtMS, int64(len(value))}
-		d.size += int64(len(value))
+		d.set(key, deadMeta{rec.AtMS, int64(len(value)), rec.ReplayedAt == 0})
 		d.counts[rec.Task]++
 		return nil
 	})
@@ -92,8 +127,7 @@ func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) err
 	if err := d.copies.Put(copyDead, id, value); err != nil {
 		return fmt.Errorf("dead letter: %w", err)
 	}
-	d.letters[id] = deadMeta{r.AtMS, int64(len(value))}
-	d.size += int64(len(value))
+	d.set(id, deadMeta{r.AtMS, int64(len(value)), true})
 	d.counts[task]++
 	return nil
 }
@@ -110,8 +144,7 @@ func (d *deadLetters) room(need int64) error {
 		if err := d.copies.Delete(copyDead, oldest); err != nil {
 			return err
 		}
-		d.size -= d.letters[oldest].size
-		delete(d.letters, oldest)
+		d.remove(oldest)
 		d.shed++
 	}
 	return nil
@@ -121,15 +154,14 @@ func (d *deadLetters) room(need int64) error {
 func (d *deadLetters) forget(task string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for id, m := range d.letters {
+	for id := range d.letters {
 		if !strings.HasPrefix(id, task+"/") {
 			continue
 		}
 		if err := d.copies.Delete(copyDead, id); err != nil {
 			return err
 		}
-		d.size -= m.size
-		delete(d.letters, id)
+		d.remove(id)
 	}
 	delete(d.counts, task)
 	return nil

@@ -17,6 +17,7 @@ import (
 // forgetPeer forgets an agent that was taken out of the fleet.
 func (a *Agent) forgetPeer(name string) error {
 	a.peers.remove(name)
+	a.keepLetters()
 	if err := a.copies.Put(copyGone, name, nil); err != nil {
 		return err
 	}
@@ -29,7 +30,11 @@ type peers struct {
 	recs   map[string]agentRecord
 	heard  map[string]sign
 	before map[string]logged // of the log that an agent had before the one it has
-	gone   map[string]bool   // taken out of the fleet, and not back
+	// letters is what was heard of dead letters, by agent and, the newest last, directory; unkept are the agents of
+	// which it was heard since it was stored.
+	letters map[string][]heardLetters
+	unkept  map[string]bool
+	gone    map[string]bool // taken out of the fleet, and not back
 }
 
 // sign is an agent's sign of life.
@@ -51,6 +56,9 @@ type sign struct {
 	Takeover bool `json:"takeover,omitempty"`
 	// Logged is how far the agent's sources have come.
 	Logged logged `json:"logged,omitzero"`
+	// Dir is the agent's directory, and Letters how many dead letters are in it that were not replayed, by job.
+	Dir     string            `json:"dir,omitempty"`
+	Letters map[string]uint64 `json:"letters,omitempty"`
 
 	at time.Time
 }
@@ -67,6 +75,7 @@ func (q ask) answers(other ask) bool { return q.Term == other.Term && q.N >= oth
 
 func (p *peers) init() {
 	p.recs, p.heard, p.before = map[string]agentRecord{}, map[string]sign{}, map[string]logged{}
+	p.letters, p.unkept = map[string][]heardLetters{}, map[string]bool{}
 }
 
 func (p *peers) put(rec agentRecord) {
@@ -100,6 +109,7 @@ func (p *peers) hear(s sign) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keepLogged(&s)
+	p.keepLetters(s)
 	p.heard[s.Name] = s
 }
 
@@ -186,8 +196,10 @@ func (a *Agent) keepAlive() {
 		s.Drained = a.drained()
 		s.Lost, s.Differs, s.Takeover = a.failedIn((*runner).lost), a.failedIn((*runner).differs), a.takesOver()
 		s.Logged = a.logged()
+		s.Dir, s.Letters = a.dir.Identity().Instance, a.dead.unreplayed()
 		a.peers.hear(s)
 		a.conn.Say("alive", mustJSON(s))
+		a.keepLetters()
 		if !a.rest(s) {
 			return
 		}
@@ -350,6 +362,9 @@ func (a *Agent) hubMQTT() string {
 
 // loadPeers brings back the copies of other agents' records.
 func (a *Agent) loadPeers() error {
+	if err := a.loadLetters(); err != nil {
+		return err
+	}
 	if err := a.copies.List(copyGone, func(name string, _ []byte) error {
 		a.peers.remove(name)
 		return nil

@@ -72,6 +72,10 @@ type jobRecord struct {
 	// for it.
 	Because  string `json:"because,omitempty"`
 	ByPolicy bool   `json:"by_policy,omitempty"`
+	// Dirs are the directories of the agents that have had tasks in this life of the job and are still in the fleet, and
+	// LostLetters what went with those that are no more.
+	Dirs        map[string]string `json:"dirs,omitempty"`
+	LostLetters []lostLetters     `json:"lost_letters,omitempty"`
 	// Final is the epoch that ended a stopped job.
 	Final abs.Epoch `json:"final,omitempty"`
 }

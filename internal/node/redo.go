@@ -114,10 +114,7 @@ func (d *deadLetters) change(id string, f func(*deadRecord) bool) error {
 	if err := d.copies.Put(copyDead, id, next); err != nil {
 		return fmt.Errorf("dead letter: %w", err)
 	}
-	m := d.letters[id]
-	d.size += int64(len(next)) - m.size
-	m.size = int64(len(next))
-	d.letters[id] = m
+	d.set(id, deadMeta{r.AtMS, int64(len(next)), r.ReplayedAt == 0})
 	return nil
 }
 

@@ -77,6 +77,9 @@ func (a *Agent) applyRestart(ctx context.Context, out api.Applied, old jobRecord
 func (a *Agent) wayBack(ctx context.Context, rec jobRecord, replace []string, rollback bool) (jobRecord, bool, error) {
 	next := rec.successor(again(rec.Plan))
 	next.Upgrade = rec.Upgrade
+	if err := a.noteLetters(ctx, &next, rec, replace); err != nil {
+		return next, false, err
+	}
 	streamed, err := a.replaceDevices(ctx, next.Plan, replace)
 	if err != nil {
 		return next, false, err

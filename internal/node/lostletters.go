@@ -1,0 +1,207 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weir-stream/weir/internal/api"
+	wnats "github.com/weir-stream/weir/transport/nats"
+)
+
+// Dead letters are on the device that gave the records up, and nowhere else. So that it is known how many went with a
+// device, agents tell in their signs of life how many they have, and of which directory; a job's record names the
+// directories that have had its tasks. Who applies the job finds that one of them is no more, and notes in the
+// job's next record what was heard of its letters.
+
+// heardLetters is what was last heard of the dead letters in one directory of an agent.
+type heardLetters struct {
+	Dir   string            `json:"dir"` // [storage.Identity.Instance]
+	AtMS  int64             `json:"at_ms"`
+	Count map[string]uint64 `json:"count,omitempty"` // by job: those that were not replayed
+}
+
+// maxHeardDirs bounds of how many directories of one agent letters are remembered: the newest.
+const maxHeardDirs = 4
+
+// lostLetters is an entry of a job's record.
+type lostLetters struct {
+	Dir string `json:"dir"`
+	api.LostLetters
+}
+
+// maxLostLetters bounds the entries of a job's record; beyond it the oldest are added up.
+const maxLostLetters = 64
+
+// keepLetters remembers what a sign of life says of dead letters. The caller holds the lock.
+func (p *peers) keepLetters(s sign) {
+	if s.Dir == "" {
+		return
+	}
+	now := heardLetters{s.Dir, s.at.UnixMilli(), s.Letters}
+	list := slices.DeleteFunc(slices.Clone(p.letters[s.Name]), func(h heardLetters) bool { return h.Dir == s.Dir })
+	list = append(list, now)
+	p.letters[s.Name] = list[max(0, len(list)-maxHeardDirs):]
+	p.unkept[s.Name] = true
+}
+
+// lettersIn is what was heard of the letters in a directory of an agent; of the newest but the one that it has now if it
+// is not known which.
+func (p *peers) lettersIn(agent, dir, now string) (heardLetters, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range slices.Backward(p.letters[agent]) {
+		if h.Dir == dir || dir == "" && h.Dir != now {
+			return h, true
+		}
+	}
+	return heardLetters{}, false
+}
+
+// deadLetters is how many dead letters an agent has that were not replayed, by what was heard last.
+func (p *peers) deadLetters(agent string) (sum uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if list := p.letters[agent]; len(list) > 0 {
+		for _, n := range list[len(list)-1].Count {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// keepLetters stores what was heard of the letters of agents that have fallen silent, so that it is known after a
+// restart of this agent. Of those that speak it is heard again.
+func (a *Agent) keepLetters() {
+	a.peers.mu.Lock()
+	silent := map[string][]heardLetters{}
+	for name := range a.peers.unkept {
+		if time.Since(a.peers.heard[name].at) >= goneAfter {
+			silent[name] = a.peers.letters[name]
+		}
+	}
+	a.peers.mu.Unlock()
+	for name, list := range silent {
+		if err := a.putCopy(copyLetters, name, list); err != nil {
+			a.log.Warn("what was heard of an agent's dead letters is not kept; trying again", "agent", name, "error", err)
+			continue
+		}
+		a.peers.mu.Lock()
+		if time.Since(a.peers.heard[name].at) >= goneAfter {
+			delete(a.peers.unkept, name)
+		}
+		a.peers.mu.Unlock()
+	}
+}
+
+// loadLetters brings back what was kept. A damaged copy is as if nothing had been heard.
+func (a *Agent) loadLetters() error {
+	return a.copies.List(copyLetters, func(agent string, value []byte) error {
+		var list []heardLetters
+		if err := json.Unmarshal(value, &list); err != nil {
+			a.log.Warn("what was heard of an agent's dead letters cannot be read", "agent", agent, "error", err)
+			return nil
+		}
+		a.peers.mu.Lock()
+		a.peers.letters[agent] = list
+		a.peers.mu.Unlock()
+		return nil
+	})
+}
+
+// directories are those of the agents of the fleet, as each has announced its own.
+func (a *Agent) directories(ctx context.Context) (map[string]string, error) {
+	entries, err := a.conn.KV(wnats.Agents).List(ctx, "")
+	if err != nil {
+		return nil, controlPlaneAway(err)
+	}
+	out := map[string]string{}
+	for _, e := range entries {
+		var rec agentRecord
+		if err := json.Unmarshal(e.Value, &rec); err != nil {
+			return nil, fmt.Errorf("record of an agent, %s: %w", e.Key, err)
+		}
+		out[rec.Name] = rec.Instance
+	}
+	return out, nil
+}
+
+// noteLetters notes in the record of a job's next generation which directories have had its tasks, and what is known of
+// the dead letters in those that are no more: another device has the agent's name, or the agent was taken out of
+// the fleet. Replaced are the agents of which the caller says so.
+func (a *Agent) noteLetters(ctx context.Context, next *jobRecord, old jobRecord, replaced []string) error {
+	now, err := a.directories(ctx)
+	if err != nil {
+		return err
+	}
+	// A directory that was given up may be back.
+	lost := slices.DeleteFunc(slices.Clone(old.LostLetters), func(l lostLetters) bool { return l.Dir != "" && now[l.Agent] == l.Dir })
+	next.Dirs = map[string]string{}
+	for _, agent := range next.Plan.Agents() {
+		next.Dirs[agent] = now[agent]
+	}
+	dirs := old.dirs()
+	for _, agent := range slices.Sorted(maps.Keys(dirs)) {
+		was, here := dirs[agent], now[agent]
+		if here == "" && !a.removed(agent) {
+			here = was // it is away, and has not joined this control plane yet
+		}
+		if here != "" {
+			next.Dirs[agent] = here // what letters it has it keeps, whether it still has tasks or not
+		}
+		// Records of versions before this one do not name directories.
+		if here != was && (was != "" || here == "" || slices.Contains(replaced, agent)) {
+			lost = append(lost, a.lettersLost(*next, agent, was, here))
+		}
+	}
+	next.LostLetters = boundLetters(lost)
+	return nil
+}
+
+// lettersLost is what is known of the letters in a directory of an agent that now has another one, or none.
+func (a *Agent) lettersLost(rec jobRecord, agent, dir, now string) lostLetters {
+	l := lostLetters{dir, api.LostLetters{Agent: agent, Generation: uint32(rec.Generation), At: millis(a.now())}}
+	if h, ok := a.peers.lettersIn(agent, dir, now); ok {
+		l.Letters, l.Heard = h.Count[rec.Name], millis(h.AtMS)
+	}
+	a.log.Warn("dead letters are lost with a device", "job", rec.Name, "agent", agent, "letters", l.Letters, "heard", l.Heard)
+	return l
+}
+
+// dirs are the agents that have had the job's tasks, each with its directory, if that was noted.
+func (r jobRecord) dirs() map[string]string {
+	out := maps.Clone(r.Dirs)
+	if out == nil {
+		out = map[string]string{}
+	}
+	if r.Plan != nil {
+		for _, agent := range r.Plan.Agents() {
+			out[agent] = r.Dirs[agent]
+		}
+	}
+	return out
+}
+
+// boundLetters adds up the oldest entries where there are too many.
+func boundLetters(list []lostLetters) []lostLetters {
+	for len(list) > maxLostLetters {
+		sum := list[1]
+		sum.Dir, sum.Agent, sum.Letters = "", "", sum.Letters+list[0].Letters
+		if list[0].Heard.IsZero() {
+			sum.Heard = time.Time{}
+		}
+		list = append([]lostLetters{sum}, list[2:]...)
+	}
+	return list
+}
+
+// showLostLetters is what a job's record says, for people and programs.
+func (r jobRecord) showLostLetters() (out []api.LostLetters) {
+	for _, l := range r.LostLetters {
+		out = append(out, l.LostLetters)
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package node_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/weir-stream/weir/internal/api"
+)
+
+// TestLettersLostWithADevice: dead letters go with a device that is replaced, and with one that is taken out of the fleet.
+// The job says how many, as far as others had heard of them, and when; and that it is not known where they had not.
+func TestLettersLostWithADevice(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	s.begin()
+	s.replicated("lines")
+	heard := func(agent string, letters uint64) {
+		s.until(fmt.Sprintf("%d letters on %s have been heard of", letters, agent), func() (bool, string) {
+			agents, err := s.client.Agents(t.Context())
+			return slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == agent && a.DeadLetters == letters }), fmt.Sprint(agents, err)
+		})
+	}
+	lost := func() []api.LostLetters {
+		j, err := s.client.Job(t.Context(), "lines")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.LostLetters
+	}
+	files{in: s.path("in-g1")}.write(t, "no JSON\n")
+	files{in: s.path("in-g2")}.write(t, "no JSON\nnor this\n")
+	heard("g1", 1)
+	heard("g2", 2)
+
+	s.lose("g2")
+	s.failed("text@g2")
+	if _, err := s.reapply(api.JobSource{Replace: []string{"g2"}}); err != nil {
+		t.Fatal(err)
+	}
+	s.recovered("text@g2", "L3")
+	if l := lost(); len(l) != 1 || l[0].Agent != "g2" || l[0].Letters != 2 || l[0].Heard.IsZero() || l[0].Generation != 2 || l[0].At.IsZero() {
+		t.Fatalf("lost with g2: %+v", l)
+	}
+	s.replicated("lines")
+
+	// The hub has had none, and what it had to say was heard.
+	s.lose("hub")
+	s.failed("total/0")
+	if _, err := s.reapply(api.JobSource{Replace: []string{"hub"}}); err != nil {
+		t.Fatal(err)
+	}
+	s.recovered("total/0", "L4")
+	if l := lost(); len(l) != 2 || l[1].Agent != "hub" || l[1].Letters != 0 || l[1].Heard.IsZero() || l[1].Generation != 3 {
+		t.Fatalf("lost with the hub: %+v", l)
+	}
+	s.replicated("lines")
+
+	// Who applies the job has been started anew meanwhile, and has kept what was heard.
+	s.stop("g1")
+	s.until("g1 is removed", func() (bool, string) {
+		err := s.client.RemoveAgent(t.Context(), "g1")
+		return err == nil, fmt.Sprint(err)
+	})
+	s.stop("center")
+	s.start("center")
+	s.until("the job is applied", func() (bool, string) {
+		_, err := s.reapply(api.JobSource{})
+		return err == nil, fmt.Sprint(err)
+	})
+	if l := lost(); len(l) != 3 || l[2].Agent != "g1" || l[2].Letters != 1 || l[2].Heard.IsZero() || l[2].Generation != 4 {
+		t.Fatalf("lost with g1: %+v", l)
+	}
+}
