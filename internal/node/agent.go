@@ -92,14 +92,13 @@ type Agent struct {
 	unsaved    unsaved
 	clocks     steadyClocks
 	drill      drill
-	stirred    chan struct{}        // a task has changed that was quiet
-	askMu      sync.Mutex           // of the next two
-	ask        ask                  // the coordinator's that is being answered, or was
-	mark       abs.Position         // of the log when it was heard
-	asked      chan struct{}        // there is something to ask, or to answer
-	badPacks   sync.Map             // names of packs that were found to be damaged, by this process
-	stored     map[string]time.Time // when objects were last seen in the store; likewise
-	bundles    uint64               // that this process has stored; the replicas' worker's own
+	stirred    chan struct{} // a task has changed that was quiet
+	askMu      sync.Mutex    // of the next two
+	ask        ask           // the coordinator's that is being answered, or was
+	mark       abs.Position  // of the log when it was heard
+	asked      chan struct{} // there is something to ask, or to answer
+	badPacks   sync.Map      // names of packs that were found to be damaged, by this process
+	bundles    uint64        // that this process has stored; the replicas' worker's own
 }
 
 // Run runs an agent until ctx ends. Errors about its directory, its listeners and its options come

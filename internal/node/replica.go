@@ -10,7 +10,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -25,9 +24,6 @@ const (
 	// costs several fsynced messages, however small it is.
 	bundledPack = 64 << 10
 	bundleMagic = "weir bundle 1\n"
-	// maxStored bounds what is remembered of the object store, and storedFor for how long.
-	maxStored = 4096
-	storedFor = time.Minute
 	// bundleHead bounds the list of what a bundle holds, in bytes.
 	bundleHead = 1 << 20
 )
@@ -94,8 +90,12 @@ func (a *Agent) replicate(ctx context.Context, jobs []replicaJob) (left []replic
 	var bundled []replicaJob
 	var acks []abs.ReplicaAck
 	var errs []error
+	gone, err := a.goneChains(ctx, jobs)
+	if err != nil {
+		return jobs, err
+	}
 	for _, j := range jobs {
-		packs, since := a.packsBefore(ctx, j)
+		packs, since := a.packsBefore(j, gone)
 		pack, err := a.readPack(j.r.name, since, dataflow.Version(j.part.Version))
 		ack := abs.ReplicaAck{
 			Task: j.r.task.ID, Epoch: j.part.Epoch, Generation: j.part.Generation, Version: j.part.Version, Packs: packs,
@@ -107,7 +107,7 @@ func (a *Agent) replicate(ctx context.Context, jobs []replicaJob) (left []replic
 			acks, bundled = append(acks, ack), append(bundled, j)
 			continue
 		default:
-			err = a.replicateAlone(ctx, j, ack, pack.reader())
+			err = a.replicateAlone(ctx, j, ack, since, pack.reader())
 			pack.close()
 		}
 		if err != nil {
@@ -157,10 +157,14 @@ func (p *packReader) close() {
 	<-p.done
 }
 
-// replicateAlone stores a pack as an object of its own. That it is there already is fine: the same
-// version is the same bytes.
-func (a *Agent) replicateAlone(ctx context.Context, j replicaJob, ack abs.ReplicaAck, pack io.Reader) error {
+// replicateAlone stores a pack as an object of its own. That it is there already is fine: the same versions are the
+// same bytes. The name of one that continues another says from which version, since an earlier try may have stored it so,
+// and what it continues be gone meanwhile.
+func (a *Agent) replicateAlone(ctx context.Context, j replicaJob, ack abs.ReplicaAck, since dataflow.Version, pack io.Reader) error {
 	name := packName(j.r.rec.Name, j.r.task.ID, j.part.Generation, j.part.Version)
+	if since != 0 {
+		name = fmt.Sprintf("%s.%d", name, since)
+	}
 	if _, err := a.conn.Objects(wnats.Snapshots).Put(ctx, name, pack); err != nil && !errors.Is(err, wnats.ErrConflict) {
 		return err
 	}
@@ -181,21 +185,61 @@ func (a *Agent) putBundle(ctx context.Context, j replicaJob, b bundle, acks []ab
 	return a.ackReplicas(ctx, j, acks...)
 }
 
+// ackReplicas acknowledges replicas whose packs are all in the store. It asks the server for each, and just before it says
+// so: since the replicas' worker looked first, which may be hours ago on a slow link, the server may have lost its files, or
+// the coordinator have removed a damaged object. If one goes after that, it is as if it went after the acknowledgement: the
+// coordinator of the next term reads what newest checkpoints name, and the agent finds what it would build upon gone, and
+// stores its next pack whole. The coordinator removes nothing else that an acknowledgement can name: of the
+// objects that no record names only those that are older than one of the same owner that a record does (tidyPacks), while
+// a chain is that of a record, which is kept for [keptRecords] epochs, or, of an agent that is away, of every
+// record since.
 func (a *Agent) ackReplicas(ctx context.Context, j replicaJob, acks ...abs.ReplicaAck) error {
+	var packs []string
+	for _, ack := range acks {
+		packs = append(packs, ack.Packs...)
+	}
+	gone, err := a.conn.Objects(wnats.Snapshots).Missing(ctx, objectsOf(packs))
+	if err != nil {
+		return err
+	}
+	if len(gone) > 0 {
+		return fmt.Errorf("replica of epoch %d: the object store has %s no more", j.epoch, strings.Join(gone, ", "))
+	}
 	key := replicaKey(j.r.rec.Name, j.epoch, acks[0].Task)
-	_, err := a.conn.KV(wnats.Checkpoints).Put(ctx, key, mustJSON(replicaList{acks}))
+	_, err = a.conn.KV(wnats.Checkpoints).Put(ctx, key, mustJSON(replicaList{acks}))
 	return err
 }
 
+// objectsOf are the objects that hold packs, each once.
+func objectsOf(packs []string) (objects []string) {
+	for _, pack := range packs {
+		object, _ := splitPack(pack)
+		objects = append(objects, object)
+	}
+	slices.Sort(objects)
+	return slices.Compact(objects)
+}
+
+// goneChains asks the server which objects are gone of those that hold the newest replicas of tasks.
+func (a *Agent) goneChains(ctx context.Context, jobs []replicaJob) ([]string, error) {
+	var packs []string
+	for _, j := range jobs {
+		if last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part); ok {
+			packs = append(packs, last.Packs...)
+		}
+	}
+	return a.conn.Objects(wnats.Snapshots).Missing(ctx, objectsOf(packs))
+}
+
 // packsBefore is the chain of packs that the new one continues, and its last version; none, if there
-// is no such chain in the object store, or it is long, or a part taken whole came since.
-func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, dataflow.Version) {
+// is no such chain, or some of it is gone from the object store, or it is long, or a part taken whole came since.
+func (a *Agent) packsBefore(j replicaJob, gone []string) ([]string, dataflow.Version) {
 	last, ok := j.r.job.newestReplicated(j.r.task.ID, j.part)
 	if !ok || len(last.Packs) == 0 || len(last.Packs) >= fullPackEvery || last.Version >= j.part.Version || a.builtOnBad(last.Packs) {
 		return nil, 0
 	}
 	for _, pack := range last.Packs {
-		if object, _ := splitPack(pack); !a.isStored(ctx, object) {
+		if object, _ := splitPack(pack); slices.Contains(gone, object) {
 			return nil, 0
 		}
 	}
@@ -215,21 +259,6 @@ func (a *Agent) packsBefore(ctx context.Context, j replicaJob) ([]string, datafl
 		return nil, 0
 	}
 	return slices.Clone(last.Packs), dataflow.Version(last.Version)
-}
-
-// isStored says whether an object is in the store, as the server said within the last minute.
-func (a *Agent) isStored(ctx context.Context, object string) bool {
-	if at, known := a.stored[object]; known && time.Since(at) < storedFor {
-		return true
-	}
-	if _, err := a.conn.Objects(wnats.Snapshots).Has(ctx, object); err != nil {
-		return false
-	}
-	if len(a.stored) >= maxStored || a.stored == nil {
-		a.stored = map[string]time.Time{}
-	}
-	a.stored[object] = time.Now()
-	return true
 }
 
 // newestReplicated is the newest replicated part of a task in the part's generation.

@@ -13,29 +13,37 @@ import (
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
-// TestTidyJob: of a job's seventy epochs the newest are kept, of the older ones the newest savepoints and, while
-// somebody is away, the one that the generation began from; of packs those that a kept record names, and those that
-// may be on their way into one. Of other jobs all is.
-func TestTidyJob(t *testing.T) {
+// controlPlane is one of the test's own, until it ends.
+func controlPlane(t *testing.T) (context.Context, *wnats.Conn) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
+	t.Cleanup(cancel)
 	quiet := slog.New(slog.DiscardHandler)
 	server, err := wnats.StartServer(wnats.ServerOptions{Dir: t.TempDir(), Name: "test", Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Shutdown()
+	t.Cleanup(server.Shutdown)
 	conn, err := wnats.Connect(wnats.ConnectOptions{Server: server, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(conn.Close)
 	if err := conn.WaitConnected(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Ensure(ctx); err != nil {
 		t.Fatal(err)
 	}
+	return ctx, conn
+}
+
+// TestTidyJob: of a job's seventy epochs the newest are kept, of the older ones the newest savepoints and, while
+// somebody is away, the one that the generation began from; of packs those that a kept record names, and those that
+// may be on their way into one. Of other jobs all is.
+func TestTidyJob(t *testing.T) {
+	ctx, conn := controlPlane(t)
+	quiet := slog.New(slog.DiscardHandler)
 	kv, objects := conn.KV(wnats.Checkpoints), conn.Objects(wnats.Snapshots)
 	create := func(key string, v any) {
 		t.Helper()

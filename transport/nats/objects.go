@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 )
 
 // Limits of objects.
@@ -24,6 +25,8 @@ const (
 	chunkSize = 256 << 10
 	// listPatience bounds a listing, which takes a message per object.
 	listPatience = 30 * time.Second
+	// askedAtOnce is how many objects are looked up at the same time.
+	askedAtOnce = 16
 )
 
 // ErrDamaged says that the bytes of an object are not those that were stored.
@@ -234,6 +237,43 @@ func (o *Objects) DeleteRevision(ctx context.Context, was Object) (bool, error) 
 		return deleted, o.fail("delete", was.Name, err)
 	}
 	return deleted, nil
+}
+
+// Missing returns those of the names that are no objects of the store. It asks for many at the same time.
+func (o *Objects) Missing(ctx context.Context, names []string) ([]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	missing := make([]bool, len(names))
+	err := o.conn.control.request(ctx, func(ctx context.Context) error {
+		h, err := o.conn.control.js.ObjectStore(ctx, o.name())
+		if err != nil {
+			return err
+		}
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(askedAtOnce)
+		for i, name := range names {
+			g.Go(func() error {
+				_, err := h.GetInfo(ctx, name)
+				missing[i] = errors.Is(err, jetstream.ErrObjectNotFound)
+				if missing[i] {
+					return nil
+				}
+				return err
+			})
+		}
+		return g.Wait()
+	})
+	if err != nil {
+		return nil, o.fail("look up", strings.Join(names, ", "), err)
+	}
+	var out []string
+	for i, name := range names {
+		if missing[i] {
+			out = append(out, name)
+		}
+	}
+	return out, nil
 }
 
 // info returns the store's stream and the description of an object that is there whole.
