@@ -349,6 +349,7 @@ func (a *Agent) openNATS() error {
 	if a.opt.Embedded() {
 		opt := wnats.ServerOptions{
 			Name: a.name, Dir: filepath.Join(a.dir.Path(), "nats"), Listen: a.opt.NATSListen, MQTTListen: a.opt.MQTTListen, Log: a.log,
+			MaxMemory: memoryBytes("/") / 4 * 3,
 		}
 		if c := a.opt.Auth.NATS; !c.IsZero() {
 			opt.Users = append(opt.Users, wnats.User{Name: c.User, Password: c.Password})
@@ -376,7 +377,7 @@ func (a *Agent) openNATS() error {
 	a.conn = c
 	a.streams = c.Streams(wnats.StreamOptions{Bytes: streamBytes})
 	if a.within == nil {
-		a.within = direct.New(direct.Options{Bytes: streamBytes, Total: withinBytes(), Least: channelBytes, Log: a.log})
+		a.within = direct.New(direct.Options{Bytes: streamBytes, Total: withinBytes(memoryBytes("/")), Least: channelBytes, Log: a.log})
 	}
 	return nil
 }

@@ -2,9 +2,7 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"os"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -35,22 +33,17 @@ func newHops(p *job.Physical, within, across dataflow.Streams) hops {
 	return h
 }
 
-// maxWithin bounds the frames of all streams within the process, in bytes, where the machine's memory does not.
+// maxWithin bounds the frames of all streams within the process, in bytes, where the memory does not.
 const maxWithin = 1 << 30
 
-// withinBytes is that bound on this machine: an eighth of its memory, since garbage that is not collected yet takes as much
-// again. Where jobs make more between two checkpoints, what was consumed goes before the next one counts: a task that is
-// started anew has its senders make it again.
-func withinBytes() int {
-	var kib int64
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
+// withinBytes is that bound for an agent that may have so much memory, in bytes, 0 if that is not known: an eighth of it,
+// since garbage that is not collected yet takes as much again. Where jobs make more between two checkpoints, what was
+// consumed goes before the next one counts: a task that is started anew has its senders make it again.
+func withinBytes(memory int64) int {
+	if memory == 0 {
 		return maxWithin
 	}
-	if _, err := fmt.Sscanf(string(b), "MemTotal: %d kB", &kib); err != nil || kib <= 0 {
-		return maxWithin
-	}
-	return int(min(kib<<10/8, maxWithin))
+	return int(min(memory/8, maxWithin))
 }
 
 // OpenInput implements [dataflow.Streams].
