@@ -18,9 +18,12 @@ const (
 	mendProbe = 64 << 10
 )
 
+// ErrNotStarted says that the server was stopped to be started anew, and did not start: nobody is served until it does.
+var ErrNotStarted = errors.New("it was stopped and does not start")
+
 // StoreError says why JetStream's files are not written any more; nil if they are. After one failed write the server
 // writes no more to that stream, and with more on disk than it allowed itself when it started, to none: only a start
-// anew ends that. [Server.Mend] does it.
+// anew ends that. [Server.Mend] does it. It wraps [ErrNotStarted] if the server does not run at all.
 func (s *Server) StoreError() error {
 	srv, logs := s.running()
 	if err := logs.storeError(); err != nil {
@@ -57,7 +60,7 @@ func atLimit(srv *natsserver.Server, logs *serverLog) (used, limit uint64, at bo
 // Mend starts the server anew, within the process, if JetStream's files are not written any more and the disk takes
 // writes again. Listeners keep their addresses, clients connect again, and files that do not load are set aside as in
 // [StartServer]. It reports whether it did so. An error says why it cannot be done yet; call it again then. It
-// takes as long as a start.
+// takes as long as a start. An error that wraps [ErrNotStarted] has cost that, so the next call had better wait.
 func (s *Server) Mend() (mended bool, err error) {
 	s.mending.Lock()
 	defer s.mending.Unlock()
@@ -104,8 +107,8 @@ func (s *Server) down(err error) error {
 	_, logs := s.running()
 	logs.mu.Lock()
 	defer logs.mu.Unlock()
-	logs.store = "it was stopped and does not start: " + err.Error()
-	return err
+	logs.down = fmt.Errorf("%w: %w", ErrNotStarted, err)
+	return logs.down
 }
 
 // takesWrites tries whether a directory can be written to, and whether there is room.
@@ -149,6 +152,9 @@ func (l *serverLog) limited() bool {
 func (l *serverLog) storeError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.down != nil {
+		return l.down
+	}
 	if l.store == "" {
 		return nil
 	}

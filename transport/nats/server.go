@@ -435,6 +435,7 @@ type serverLog struct {
 	fatal string
 	leaf  string // the last error about joining the hub
 	store string // the first error of a write to JetStream's files
+	down  error  // why the server that was stopped does not start
 	limit bool   // JetStream said that it has as much on disk as it may
 }
 
