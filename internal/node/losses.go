@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/storage"
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
@@ -117,7 +119,10 @@ func (r *runner) noteLoss(ctx context.Context, base *dataflow.PartInfo) error {
 	}
 	r.log.Warn("what only the lost device knew is lost", "source", loss.Source, "after_position", loss.AfterPosition, "epoch", loss.Epoch,
 		"heard_position", loss.HeardPosition, "received", fmt.Sprint(loss.Received))
-	return r.loadLosses()
+	if err := r.loadLosses(); err != nil {
+		r.log.Error("what was lost with earlier devices of the task cannot be shown", "error", err)
+	}
+	return nil
 }
 
 // lossCopy is a loss as the agent that goes on keeps it.
@@ -129,13 +134,20 @@ type lossCopy struct {
 // maxLosses bounds what is shown of a task's losses: the newest.
 const maxLosses = 16
 
-// loadLosses reads what was lost with earlier devices of the task.
+// copyUnread is the kind of the copies that could not be read and were set aside, as they were.
+const copyUnread = "unread"
+
+// loadLosses reads what was lost with earlier devices of the task. No task needs it to run: a copy that cannot be read
+// is set aside, and the agent says so.
 func (r *runner) loadLosses() error {
 	var losses []api.Loss
-	err := r.a.copies.List(copyLoss, func(_ string, value []byte) error {
+	var aside []storage.Copy
+	err := r.a.copies.List(copyLoss, func(key string, value []byte) error {
 		var c lossCopy
 		if err := json.Unmarshal(value, &c); err != nil {
-			return fmt.Errorf("copy of a loss: %w", err)
+			aside = append(aside, storage.Copy{Kind: copyLoss, Key: key}, storage.Copy{Kind: copyUnread, Key: copyLoss + "/" + key, Value: bytes.Clone(value)})
+			r.a.notices.add(fmt.Sprintf("what was lost with a device, %s, cannot be read, is not shown, and was set aside: %v", strings.ReplaceAll(key, ".", " "), err))
+			return nil
 		}
 		if c.Task == r.name && c.Loss.Generation >= uint32(r.rec.Since) {
 			losses = append(losses, c.Loss)
@@ -145,6 +157,9 @@ func (r *runner) loadLosses() error {
 	r.mu.Lock()
 	r.losses = losses[max(0, len(losses)-maxLosses):]
 	r.mu.Unlock()
+	if err == nil && len(aside) > 0 {
+		err = r.a.copies.PutAll(aside...)
+	}
 	return err
 }
 

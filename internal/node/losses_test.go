@@ -1,12 +1,15 @@
 package node
 
 import (
+	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/storage"
 )
 
@@ -62,5 +65,34 @@ func TestLossesAreForgotten(t *testing.T) {
 	})
 	if err != nil || !slices.Equal(left, []string{"3"}) {
 		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+// TestDamagedLosses: a copy that cannot be read keeps no task from running and hides no other one. It is set aside, once,
+// and the agent says so.
+func TestDamagedLosses(t *testing.T) {
+	copies, _, err := storage.OpenCopies(filepath.Join(t.TempDir(), "local.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copies.Close()
+	a := &Agent{copies: copies, name: "g1", log: slog.New(slog.DiscardHandler)}
+	if err := a.putCopy(copyLoss, "1", lossCopy{"job/a@g1", api.Loss{Source: "a", Generation: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := copies.Put(copyLoss, "2", []byte("{no JSON")); err != nil {
+		t.Fatal(err)
+	}
+	r := &runner{a: a, name: "job/a@g1"}
+	for range 2 {
+		if err := r.loadLosses(); err != nil || len(r.losses) != 1 || r.losses[0].Source != "a" {
+			t.Fatalf("losses %+v, %v", r.losses, err)
+		}
+	}
+	if said := a.notices.list(); len(said) != 1 || !strings.Contains(said[0], "set aside") {
+		t.Errorf("it says %q", said)
+	}
+	if kept, _, err := copies.Get(copyUnread, copyLoss+"/2"); string(kept) != "{no JSON" || err != nil {
+		t.Errorf("set aside: %q, %v", kept, err)
 	}
 }

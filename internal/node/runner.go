@@ -107,7 +107,7 @@ func newRunner(a *Agent, hj *hostedJob, rec jobRecord, task *job.Task) (*runner,
 	r.newSlots()
 	if task.Source != nil {
 		if err := r.loadLosses(); err != nil {
-			return nil, err
+			r.log.Error("what was lost with earlier devices of the task cannot be shown", "error", err)
 		}
 		r.ingest = dataflow.NewIngestLog(name, entries, a.dead, r.clock.now)
 	}
@@ -241,7 +241,7 @@ func (r *runner) once(ctx context.Context) error {
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
-		Log: r.entries, Store: r.a.store, Operators: r.operators(), Dead: patientLetters{r.a.dead, ctx, r.log}, Observer: observer{r},
+		Log: r.entries, Store: ledStore{r.a.store, r.entries}, Operators: r.operators(), Dead: patientLetters{r.a.dead, ctx, r.log}, Observer: observer{r},
 		Save: r.a.save, Clock: r.clock.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
 		Spool: r.spool,
 	}
