@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/weir-stream/weir/abs"
+	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
@@ -78,7 +79,9 @@ type deadRecord struct {
 	Task   string `json:"task"`
 	AtMS   int64  `json:"at_ms"`
 	Reason string `json:"reason"`
-	Record []byte `json:"record"` // in frame encoding
+	// Operator is the one that refused the record, empty if none did; nil in letters of versions that did not note it.
+	Operator *string `json:"operator,omitempty"`
+	Record   []byte  `json:"record"` // in frame encoding
 	// Cut: the record is not kept whole.
 	Cut bool `json:"cut,omitempty"`
 	// ReplayedAt is the position of the log entry that has processed it again, 0: it was not; ReplayedMS when.
@@ -108,6 +111,7 @@ func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) err
 	if _, known := d.letters[id]; known {
 		return nil
 	}
+	operator := dataflow.RefusedBy(reason)
 	cut := rec.Check() != nil
 	if cut {
 		reason = fmt.Sprintf("%s (kept: the first %d bytes)", reason, min(shownBytes, len(rec.Value)))
@@ -116,7 +120,7 @@ func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) err
 			rec.Headers = nil
 		}
 	}
-	r := deadRecord{Task: task, AtMS: d.now(), Reason: reason, Record: frame.AppendRecord(nil, rec), Cut: cut}
+	r := deadRecord{Task: task, AtMS: d.now(), Reason: reason, Operator: &operator, Record: frame.AppendRecord(nil, rec), Cut: cut}
 	value, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -224,7 +228,7 @@ func (d *deadLetters) list(jobName string) []api.DeadLetter {
 			return nil
 		}
 		out = append(out, api.DeadLetter{
-			ID: strings.TrimPrefix(id, jobName+"/"), Operator: refuser(r.Reason), Replayed: replayedAt(r),
+			ID: strings.TrimPrefix(id, jobName+"/"), Operator: r.refuser(), Replayed: replayedAt(r),
 			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: millis(r.AtMS), Reason: r.Reason,
 			Position: strings.TrimPrefix(id, r.Task+"/"),
 			Key:      append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -33,15 +32,12 @@ type replayRequest struct {
 	api.Replay
 }
 
-// refusal of a task's operator, as dataflow words it.
-var refusedBy = regexp.MustCompile(`^record \d+ of the batch: operator ([^:]+): `)
-
 // refuser is the operator that refused a letter; empty: none did.
-func refuser(reason string) string {
-	if m := refusedBy.FindStringSubmatch(reason); m != nil {
-		return m[1]
+func (r deadRecord) refuser() string {
+	if r.Operator != nil {
+		return *r.Operator
 	}
-	return ""
+	return dataflow.RefusedBy(r.Reason)
 }
 
 func replayedAt(r deadRecord) time.Time {
@@ -130,7 +126,7 @@ func (d *deadLetters) chosen(req replayRequest) (ids []string, records []deadRec
 		if !ours || json.Unmarshal(value, &r) != nil || !strings.HasPrefix(r.Task, req.Job+"/") {
 			return nil
 		}
-		if len(named) > 0 && !named[short] || req.Operator != "" && refuser(r.Reason) != req.Operator {
+		if len(named) > 0 && !named[short] || req.Operator != "" && r.refuser() != req.Operator {
 			return nil
 		}
 		ids, records = append(ids, id), append(records, r)
