@@ -290,10 +290,23 @@ func TestStoppedJobIsExportedAndImported(t *testing.T) {
 	if _, err := node.ImportCheckpoint(t.Context(), strings.NewReader(whole), dir); err == nil {
 		t.Error("the job was imported over itself")
 	}
+	d := diagnose(t, dir)
+	if !d.Fine() || !strings.Contains(item(t, d, "log").Detail, "imported") || !strings.Contains(item(t, d, "snapshots").Detail, "imported") {
+		t.Errorf("a directory with an imported checkpoint: %+v", d)
+	}
 	a = start(t, dir)
 	a.mustApply(f.job(true, ""))
 	f.write(t, "{\"k\":\"a\"}\n")
 	f.wants(a, a1, b1, a2)
+	a.stop()
+	for _, name := range []string{"log", "state.db"} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := diagnose(t, dir); item(t, d, "log").State != node.DiagnosedMissing || item(t, d, "snapshots").State != node.DiagnosedMissing {
+		t.Errorf("the same, and what an agent had there since is gone: %+v", d)
+	}
 }
 
 func TestLostSnapshotsComeFromTheReplica(t *testing.T) {

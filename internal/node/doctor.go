@@ -82,13 +82,29 @@ func Diagnose(dir string) (_ *Diagnosis, err error) {
 	if free, readOnly, known := diskRoom(in.Path); known {
 		d.Items = append(d.Items, diagnoseDisk(in.Path, free, readOnly))
 	}
+	fresh := onlyImported(in)
 	for _, item := range in.Items {
+		if errors.Is(item.Err, fs.ErrNotExist) && fresh && (item.Name == "log" || item.Name == "snapshots") {
+			item.Err, item.Detail = nil, "there is none yet: a checkpoint was imported, and no agent has run here since the directory was made"
+			d.Items = append(d.Items, DiagnosedItem{Name: item.Name, Path: item.Path, State: DiagnosedFine, Detail: item.Detail})
+			continue
+		}
 		d.Items = append(d.Items, diagnose(item, in.Log))
 	}
 	if in.Copies != nil {
 		d.diagnoseJobs(in)
 	}
 	return d, nil
+}
+
+// onlyImported says whether all that has come into a directory is an imported checkpoint: no agent has run on it, so it has
+// neither log nor snapshots, and a job goes on from the packs that came with it.
+func onlyImported(in *storage.Inspection) bool {
+	if in.Copies == nil || in.Identity.Name != "" {
+		return false
+	}
+	id, ok, err := in.Copies.Get(copyCluster, "id")
+	return err == nil && ok && string(id) == importedCluster
 }
 
 // leastRoom is what an agent needs to start and to take anything, in bytes.

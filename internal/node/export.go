@@ -267,6 +267,9 @@ func readExport(file io.Reader) (*exported, error) {
 	return im, nil
 }
 
+// importedCluster stands for the control plane of what was imported, which has been in none.
+const importedCluster = "imported"
+
 // write stores modules and packs first, the job that refers to them last.
 func (im *exported) write(d *storage.Dir) (err error) {
 	blobs, err := storage.OpenBlobs(d.BlobsPath())
@@ -304,7 +307,7 @@ func (im *exported) write(d *storage.Dir) (err error) {
 	list = append(list,
 		storage.Copy{Kind: copyEpoch, Key: epochKey(job, im.head.Epoch.Epoch), Value: mustJSON(epochCopy{job, im.head.Epoch})},
 		storage.Copy{Kind: copyJob, Key: job, Value: mustJSON(im.head.Job)},
-		storage.Copy{Kind: copyCluster, Key: "id", Value: []byte("imported")},
+		storage.Copy{Kind: copyCluster, Key: "id", Value: []byte(importedCluster)},
 	)
 	return copies.PutAll(list...)
 }
