@@ -63,6 +63,27 @@ func modules(f *job.File) map[string]string {
 	return out
 }
 
+// openModules opens the modules that a job file names as files, and closes them again: what is wrong with one is said with
+// its place in the file.
+func openModules(f *job.File) error {
+	var wrong job.Errors
+	for _, op := range f.Operators {
+		if !op.IsPath() {
+			continue
+		}
+		m, err := openModule(filepath.Join(filepath.Dir(f.Path), op.WASM))
+		if err != nil {
+			wrong = append(wrong, &job.Error{File: f.Path, Pos: op.WASMPos, Text: "operator " + op.Name + ": " + err.Error()})
+			continue
+		}
+		m.Close()
+	}
+	if len(wrong) > 0 {
+		return usage("", "%w", wrong)
+	}
+	return nil
+}
+
 type jobValidateCmd struct{ jobFile }
 
 // Run implements the command.
@@ -74,12 +95,8 @@ func (c jobValidateCmd) Run(ctx context.Context, p *program) error {
 	if _, err := job.Build(f); err != nil {
 		return usage("", "%w", err)
 	}
-	for _, path := range modules(f) {
-		m, err := openModule(path)
-		if err != nil {
-			return err
-		}
-		m.Close()
+	if err := openModules(f); err != nil {
+		return err
 	}
 	if err := p.tryOperators(ctx, f); err != nil {
 		return err
@@ -140,6 +157,9 @@ func (f jobFile) source(r remote) (*api.Client, jobSource, error) {
 	}
 	parsed, text, err := f.read()
 	if err != nil {
+		return nil, jobSource{}, err
+	}
+	if err := openModules(parsed); err != nil {
 		return nil, jobSource{}, err
 	}
 	src := jobSource{
@@ -259,8 +279,8 @@ func (c jobListCmd) Run(ctx context.Context, p *program) error {
 	}
 	t := newTable("NAME", "STATE", "GEN", "RUNNING", "RESTARTS", "IN", "OUT", "DEAD", "COMPLETE", "REPLICATED", "REASON")
 	for _, j := range jobs {
-		t.add(j.Name, j.State, j.Generation, fmt.Sprintf("%d/%d", j.RunningTasks, j.TaskCount), j.Restarts,
-			j.RecordsIn, j.RecordsOut, j.DeadLetters, j.LastCompleteEpoch, j.LastReplicatedEpoch, j.Reason)
+		t.add(j.Name, j.State, j.Generation, fmt.Sprintf("%d/%d", j.RunningTasks, j.TaskCount), ran(j.State, j.Restarts),
+			ran(j.State, j.RecordsIn), ran(j.State, j.RecordsOut), ran(j.State, j.DeadLetters), j.LastCompleteEpoch, j.LastReplicatedEpoch, j.Reason)
 	}
 	return t.print(p.stdout)
 }

@@ -26,3 +26,36 @@ func TestLossTable(t *testing.T) {
 		}
 	}
 }
+
+func TestLettersTable(t *testing.T) {
+	if lettersTable(nil) != nil {
+		t.Error("a table of nothing")
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var b strings.Builder
+	err := lettersTable([]api.LostLetters{{Letters: 7}, {Agent: "g1", Generation: 2, Letters: 3, Heard: at}, {Agent: "g2", Generation: 3}}).print(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"(earlier ones)", "7 at least; of some devices nothing had been heard", "3 that had not been replayed, heard of at", "not known: nothing had been heard of them",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+}
+
+// TestNobodyCounts: of a task that does not run no count is shown as 0.
+func TestNobodyCounts(t *testing.T) {
+	for state, want := range map[string]string{api.TaskRunning: " 0 ", api.TaskStopped: " - ", api.TaskUnknown: " - ", "failed": " 0 "} {
+		var b strings.Builder
+		if err := taskTable([]api.Task{{ID: "t", State: state}}, true).print(&b); err != nil {
+			t.Fatal(err)
+		}
+		_, row, _ := strings.Cut(b.String(), "\n")
+		if _, counts, _ := strings.Cut(row, state); !strings.Contains(counts, want) {
+			t.Errorf("%s: %q", state, row)
+		}
+	}
+}

@@ -75,6 +75,15 @@ func linkTable(links []api.Link) *table {
 	return t
 }
 
+// ran is a count of a job or a task that runs. Of another one nobody counts, and 0 would be wrong.
+func ran(state string, n uint64) string {
+	switch state {
+	case api.JobStopped, api.JobFinished, api.TaskUnknown: // a task that is stopped is called as a job is
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
 func taskTable(tasks []api.Task, withJob bool) *table {
 	heading := []string{"TASK", "AGENT", "STATE", "RESTARTS", "EPOCH", "IN", "OUT", "LAG", "DEAD", "RECOVERY", "REASON"}
 	if withJob {
@@ -82,7 +91,8 @@ func taskTable(tasks []api.Task, withJob bool) *table {
 	}
 	t := newTable(heading...)
 	for _, k := range tasks {
-		cells := []any{k.ID, k.Agent, k.State, k.Restarts, k.Epoch, k.RecordsIn, k.RecordsOut, k.Lag, k.DeadLetters, recoveryText(k.Recovery), k.Reason}
+		cells := []any{k.ID, k.Agent, k.State, ran(k.State, k.Restarts), ran(k.State, k.Epoch), ran(k.State, k.RecordsIn),
+			ran(k.State, k.RecordsOut), ran(k.State, k.Lag), ran(k.State, k.DeadLetters), recoveryText(k.Recovery), k.Reason}
 		if withJob {
 			cells = append([]any{k.Job}, cells...)
 		}

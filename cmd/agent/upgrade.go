@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -109,15 +110,39 @@ func (c deadLetterReplayCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return fmt.Errorf("replay dead letters of job %s: %w", c.Job, err)
 	}
+	var none error
+	if len(c.IDs) > 0 && len(done.Replayed) == 0 {
+		none = fmt.Errorf("replay dead letters of job %s: none of those named was", c.Job)
+	}
 	if c.JSON {
-		return p.printJSON(done)
+		return errors.Join(p.printJSON(done), none)
 	}
 	fmt.Fprintf(p.stdout, "job %s: %s replayed, %d skipped\n", c.Job, count(len(done.Replayed), "dead letter"), len(done.Skipped))
-	for _, s := range done.Skipped {
-		fmt.Fprintf(p.stdout, "%s: %s\n", plain(s.ID), plain(s.Reason))
+	for _, line := range skippedLines(done.Skipped) {
+		fmt.Fprintln(p.stdout, plain(line))
 	}
 	if done.Left > 0 {
 		fmt.Fprintf(p.stdout, "%d more are left: run it again\n", done.Left)
 	}
-	return nil
+	return none
+}
+
+// skippedLines tell why letters were not replayed: those with the same reason together, by the first one.
+func skippedLines(skipped []api.SkippedLetter) (lines []string) {
+	var reasons []string
+	ids := map[string][]string{}
+	for _, s := range skipped {
+		if len(ids[s.Reason]) == 0 {
+			reasons = append(reasons, s.Reason)
+		}
+		ids[s.Reason] = append(ids[s.Reason], s.ID)
+	}
+	for _, r := range reasons {
+		which := ids[r][0]
+		if more := len(ids[r]) - 1; more > 0 {
+			which += fmt.Sprintf(" and %d more", more)
+		}
+		lines = append(lines, which+": "+r)
+	}
+	return lines
 }

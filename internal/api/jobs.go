@@ -144,7 +144,7 @@ const (
 	TaskUnknown   = "unknown" // its agent does not report
 )
 
-// Task is one task of a job.
+// Task is one task of a job. Counts are those of the agent that runs it: 0 in state "stopped" or "unknown".
 type Task struct {
 	ID         string `json:"id"`
 	Job        string `json:"job"`

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/internal/api"
@@ -182,9 +183,20 @@ func (b *Backend) EndTrial(_ context.Context, name string, keep bool) (api.Upgra
 	return api.Upgrade{Number: 5, State: api.UpgradeRolledBack, Operators: []string{name}}, nil
 }
 
-// ReplayDeadLetters implements web.Backend.
+// ReplayDeadLetters implements web.Backend: letters whose names begin with "old" were replayed before.
 func (b *Backend) ReplayDeadLetters(_ context.Context, _ string, what api.Replay) (api.Replayed, error) {
-	return api.Replayed{Replayed: what.IDs, Skipped: []api.SkippedLetter{{ID: what.Operator, Reason: "was replayed"}}}, nil
+	out := api.Replayed{Replayed: []string{}, Skipped: []api.SkippedLetter{}}
+	for _, id := range what.IDs {
+		if strings.HasPrefix(id, "old") {
+			out.Skipped = append(out.Skipped, api.SkippedLetter{ID: id, Reason: "it was replayed before"})
+			continue
+		}
+		out.Replayed = append(out.Replayed, id)
+	}
+	if what.Operator != "" {
+		out.Skipped = append(out.Skipped, api.SkippedLetter{ID: what.Operator, Reason: "was replayed"})
+	}
+	return out, nil
 }
 
 // DeleteJob implements web.Backend: every job runs.
