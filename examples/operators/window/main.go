@@ -27,6 +27,13 @@ var (
 	buf       []byte
 )
 
+// What the key must be without which there is no window.
+const (
+	lasts   = "must be how long a window is: a duration above 0, such as 10s"
+	ends    = "must be how long nothing comes until a session is over: a duration above 0, such as 30s"
+	records = "must be how many records a window is of"
+)
+
 func start(c weir.Config) error {
 	s := ops.Read(c)
 	aggregate = s.Aggregate()
@@ -36,6 +43,9 @@ func start(c weir.Config) error {
 	switch kind {
 	case "tumbling", "sliding":
 		aligned = &ops.Window{Size: s.Duration("size", 0), Offset: s.Span("offset", 0), Lateness: lateness, Store: store, Fold: aggregate, Fire: fire}
+		if aligned.Size == 0 {
+			s.Wrong("size", lasts)
+		}
 		if kind == "sliding" {
 			key = "slide"
 			if aligned.Slide = s.Duration("slide", 0); aligned.Slide == 0 {
@@ -46,9 +56,15 @@ func start(c weir.Config) error {
 	case "session":
 		key = "gap"
 		session = &ops.Session{Gap: s.Duration("gap", 0), Lateness: lateness, Store: store, Fold: aggregate, Fire: fire}
+		if session.Gap == 0 {
+			s.Wrong("gap", ends)
+		}
 		err = session.Init()
 	case "count":
 		counted = &ops.CountWindow{Size: s.Int("size", 0, 1, 1<<30), Every: s.Int("every", 0, 1, 1<<30), Store: store, Fold: aggregate}
+		if counted.Size == 0 {
+			s.Wrong("size", records)
+		}
 		err = counted.Init()
 	}
 	if err != nil {

@@ -16,6 +16,11 @@ struct Window {
     text: weir::Text,
 }
 
+// What the key must be without which there is no window.
+const LASTS: &str = "must be how long a window is: a duration above 0, such as 10s";
+const ENDS: &str = "must be how long nothing comes until a session is over: a duration above 0, such as 30s";
+const RECORDS: &str = "must be how many records a window is of";
+
 impl weir::Operator for Window {
     const OUTPUTS: &'static [&'static str] = &["late"];
 
@@ -30,6 +35,9 @@ impl weir::Operator for Window {
         let kind = match kind {
             0 | 1 => {
                 let (size, offset) = (s.duration("size", 0), s.span("offset", 0));
+                if size == 0 {
+                    s.wrong("size", LASTS);
+                }
                 let slide = if kind == 1 { s.duration("slide", 0) } else { size };
                 if kind == 1 && slide == 0 {
                     s.wrong("slide", "is not a duration above 0");
@@ -39,10 +47,16 @@ impl weir::Operator for Window {
             }
             2 => {
                 let gap = s.duration("gap", 0);
+                if gap == 0 {
+                    s.wrong("gap", ENDS);
+                }
                 s.take("gap", before, Session::new(aggregate, store, gap, lateness)).map(Kind::Session)
             }
             _ => {
                 let (size, every) = (s.int("size", 0, 1, 1 << 30), s.int("every", 0, 1, 1 << 30));
+                if size == 0 {
+                    s.wrong("size", RECORDS);
+                }
                 s.take("size", before, CountWindow::new(aggregate, store, size as usize, every as usize)).map(Kind::Count)
             }
         };
