@@ -180,14 +180,7 @@ func TestDiskFullAtEveryByte(t *testing.T) {
 		c, m := newCutFS(), newLogModel()
 		c.room = room
 		fillScript(t, c, m, true)
-		c = c.after(nil)
-		l, err := OpenLog("d", smallLog(c))
-		if err != nil {
-			t.Fatalf("room %d: %v", room, err)
-		}
-		if err := m.reopened(t, l); err != nil {
-			t.Fatal(err)
-		}
+		l := m.again(t, c.after(nil), fmt.Sprint("room ", room))
 		if m.synced != m.given {
 			t.Fatalf("room %d: %d of %d", room, m.synced, m.given)
 		}
@@ -280,14 +273,7 @@ func TestReadOnlyDisk(t *testing.T) {
 			if err := l.Close(); !errors.Is(err, syscall.EROFS) {
 				t.Fatalf("closing with entries that are not durable: %v", err)
 			}
-			c = c.after(nil)
-			if l, err = OpenLog("d", smallLog(c)); err != nil {
-				t.Fatal(err)
-			}
-			if err := m.reopened(t, l); err != nil {
-				t.Fatal(err)
-			}
-			l.Close()
+			m.again(t, c.after(nil), fmt.Sprint("the power goes before ", before)).Close()
 			continue
 		}
 		c.lock(false)
@@ -298,14 +284,7 @@ func TestReadOnlyDisk(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		c = c.after(nil)
-		if l, err = OpenLog("d", smallLog(c)); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.reopened(t, l); err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
+		m.again(t, c.after(nil), fmt.Sprint("before ", before)).Close()
 	}
 }
 
@@ -374,15 +353,7 @@ func TestTruncationFreesAFullDisk(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c = c.after(nil)
-	l, err = OpenLog("d", smallLog(c))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if err := m.reopened(t, l); err != nil {
-		t.Fatal(err)
-	}
+	m.again(t, c.after(nil), "after the disk was full").Close()
 }
 
 // TestOpenOnAFullDisk: a log must open without any room, for which it keeps some.
@@ -390,14 +361,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	c, m := newCutFS(), newLogModel()
 	fillScript(t, c, m, false)
 	c.room = c.used()
-	l, err := OpenLog("d", smallLog(c))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if err := m.reopened(t, l); err != nil {
-		t.Fatal(err)
-	}
+	m.again(t, c, "without room").Close()
 }
 
 // TestFailedSyncs lets syncs fail, losing what was written and damaging the block where it began. The
@@ -432,14 +396,7 @@ func TestFailedSyncs(t *testing.T) {
 		c.syncFail = nil
 		c.mu.Unlock()
 		l.Close()
-		c = c.after(nil)
-		l, err = OpenLog("d", smallLog(c))
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		if err := m.reopened(t, l); err != nil {
-			t.Fatal(err)
-		}
+		l = m.again(t, c.after(nil), fmt.Sprint("seed ", seed))
 		if m.synced != m.given {
 			t.Fatalf("seed %d: %d of %d", seed, m.synced, m.given)
 		}

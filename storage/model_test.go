@@ -71,6 +71,19 @@ func (m *logModel) truncate(l *Log, name string, upto abs.Position) error {
 	return s.Truncate(upto)
 }
 
+// again opens the log on what a disk has, and compares it.
+func (m *logModel) again(t *testing.T, c *cutFS, when string) *Log {
+	t.Helper()
+	l, err := OpenLog("d", smallLog(c))
+	if err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+	if err := m.reopened(t, l); err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+	return l
+}
+
 // reopened compares a log with the model after a power cut: all that was synced must be there, and
 // of the rest the first part in order of position, at most. The model then is what was found.
 func (m *logModel) reopened(t *testing.T, l *Log) error {

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -173,6 +176,62 @@ func TestChangesInManyTransactions(t *testing.T) {
 		if want := []int{3000, 2400}[since]; err != nil || n != want {
 			t.Errorf("since %d: %d changes, want %d, %v", since, n, want, err)
 		}
+	}
+}
+
+// TestSlowUploadKeepsNoPages: however long it takes to read a pack, the pages that newer parts give up are used again
+// meanwhile, and the file does not grow.
+func TestSlowUploadKeepsNoPages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	s := openStore(t, path)
+	defer s.Close()
+	random := rand.New(rand.NewSource(1))
+	value := func() []byte {
+		b := make([]byte, 100_000)
+		random.Read(b)
+		return b
+	}
+	var all []dataflow.Change
+	for i := range 3 * diffBatch / 100_000 { // more than what is copied at once
+		all = append(all, dataflow.Change{Space: dataflow.SpaceKeyed, Key: fmt.Appendf(nil, "key-%03d", i), Value: value()})
+	}
+	save(t, s, 1, true, all...)
+	v := dataflow.Version(1)
+	churn := func() int64 {
+		t.Helper()
+		for range 100 { // 10 MB in all
+			v++
+			save(t, s, v, false, dataflow.Change{Space: dataflow.SpaceKeyed, Key: []byte("key-000"), Value: value()})
+			if err := s.Drop("j/a", []dataflow.Version{1, v}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	churn()
+	before := churn()
+	r, w := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		err := s.WritePack(w, "j/a", 0, 1)
+		w.Close()
+		written <- err
+	}()
+	if _, err := io.CopyN(io.Discard, r, 10_000); err != nil { // it has begun, and waits for its reader
+		t.Fatal(err)
+	}
+	if after := churn(); after > before+1<<20 {
+		t.Errorf("the file had %d KiB, and has %d", before>>10, after>>10)
+	}
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
 	}
 }
 
