@@ -432,9 +432,11 @@ func (a *Agent) DeleteJob(ctx context.Context, name string, force bool) error {
 	if rec.live() && !force {
 		return api.Conflict("stop it first, or use --force to give up what it has not written yet", "job %s is not stopped", name)
 	}
-	if _, err := a.changeState(ctx, name, jobDeleted, nil); err != nil {
+	gone, err := a.changeState(ctx, name, jobDeleted, nil)
+	if err != nil {
 		return err
 	}
+	a.waitHeard(ctx, *gone)
 	return a.deleteState(ctx, name, rec.Generation)
 }
 

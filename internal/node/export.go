@@ -304,6 +304,7 @@ func (im *exported) write(d *storage.Dir) (err error) {
 		}
 	}
 	job := im.head.Job.Name
+	im.head.Job.Dirs = nil // what dead letters they have is not lost by this
 	list = append(list,
 		storage.Copy{Kind: copyEpoch, Key: epochKey(job, im.head.Epoch.Epoch), Value: mustJSON(epochCopy{job, im.head.Epoch})},
 		storage.Copy{Kind: copyJob, Key: job, Value: mustJSON(im.head.Job)},

@@ -164,10 +164,12 @@ func (a *Agent) noteLetters(ctx context.Context, next *jobRecord, old jobRecord,
 // lettersLost is what is known of the letters in a directory of an agent that now has another one, or none.
 func (a *Agent) lettersLost(rec jobRecord, agent, dir, now string) lostLetters {
 	l := lostLetters{dir, api.LostLetters{Agent: agent, Generation: uint32(rec.Generation), At: millis(a.now())}}
+	heard := "never"
 	if h, ok := a.peers.lettersIn(agent, dir, now); ok {
 		l.Letters, l.Heard = h.Count[rec.Name], millis(h.AtMS)
+		heard = l.Heard.Format(time.RFC3339)
 	}
-	a.log.Warn("dead letters are lost with a device", "job", rec.Name, "agent", agent, "letters", l.Letters, "heard", l.Heard)
+	a.log.Warn("dead letters are lost with a device, as far as they were heard of", "job", rec.Name, "agent", agent, "letters", l.Letters, "heard of", heard)
 	return l
 }
 

@@ -374,6 +374,13 @@ func TestObjects(t *testing.T) {
 	if err := o.Delete(ctx, "job/task@a/1"); err != nil {
 		t.Fatal(err)
 	}
+	names := []string{"none", "job/task@a/0", "job/task@a/1", fmt.Sprintf("job/task@a/%d", chunkSize)}
+	if gone, err := o.Missing(ctx, names); err != nil || fmt.Sprint(gone) != "[none job/task@a/1]" {
+		t.Errorf("missing are %v, %v", gone, err)
+	}
+	if gone, err := o.Missing(ctx, nil); err != nil || len(gone) != 0 {
+		t.Errorf("of none %v are missing, %v", gone, err)
+	}
 	if err := o.Delete(ctx, "job/task@a/1"); err != nil {
 		t.Errorf("second delete: %v", err)
 	}

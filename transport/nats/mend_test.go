@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -101,7 +102,7 @@ func TestMendTriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	mended, err := s.Mend()
-	if mended || err == nil || s.StoreError() == nil || !strings.Contains(s.StoreError().Error(), s.ClientAddr()) {
+	if mended || !errors.Is(err, ErrNotStarted) || !errors.Is(s.StoreError(), ErrNotStarted) || !strings.Contains(s.StoreError().Error(), s.ClientAddr()) {
 		t.Fatalf("mended: %v, %v; it says %v", mended, err, s.StoreError())
 	}
 	if err := l.Close(); err != nil {
