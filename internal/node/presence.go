@@ -319,12 +319,24 @@ func (a *Agent) drained() ask {
 func (a *Agent) behind(mark abs.Position) bool {
 	for _, h := range a.hosted() {
 		for _, r := range h.tasks() {
-			if r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) {
+			if r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) && !r.beginsAnew() {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// beginsAnew says whether the task's device was replaced and its generation has no checkpoint yet. Its log is new, and
+// what little is in it, such as the numbers that it reserves, is passed only after that checkpoint; which does not
+// come about without the agent, for the part that it had is of channels that have begun again.
+func (r *runner) beginsAnew() bool {
+	select {
+	case <-r.commit:
+		return false
+	default:
+		return r.task.Replaced
+	}
 }
 
 // handedOver says whether receivers have consumed all that came of the log up to a position.
