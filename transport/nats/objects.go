@@ -11,11 +11,11 @@ import (
 	"hash"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 )
 
 // Limits of objects.
@@ -250,19 +250,21 @@ func (o *Objects) Missing(ctx context.Context, names []string) ([]string, error)
 		if err != nil {
 			return err
 		}
-		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(askedAtOnce)
+		errs := make([]error, len(names))
+		slots := make(chan struct{}, askedAtOnce)
+		var asked sync.WaitGroup
 		for i, name := range names {
-			g.Go(func() error {
+			slots <- struct{}{}
+			asked.Go(func() {
+				defer func() { <-slots }()
 				_, err := h.GetInfo(ctx, name)
-				missing[i] = errors.Is(err, jetstream.ErrObjectNotFound)
-				if missing[i] {
-					return nil
+				if missing[i] = errors.Is(err, jetstream.ErrObjectNotFound); !missing[i] {
+					errs[i] = err
 				}
-				return err
 			})
 		}
-		return g.Wait()
+		asked.Wait()
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return nil, o.fail("look up", strings.Join(names, ", "), err)
