@@ -74,6 +74,8 @@ var rules = []rule{
 		reason: "it starts and kills agents as processes and talks to them over HTTP"},
 	{under: "internal/eval", may: []string{"internal/api", "internal/fleet", "sdk", "gonum.org/v1/plot"},
 		reason: "the evaluation uses agents as anybody would; it alone draws, and no agent links what it draws with"},
+	{under: "internal/bench/scale", may: []string{"abs", "internal/api", "internal/fleet", "internal/node", "github.com/nats-io/nats.go", "golang.org/x"},
+		reason: "it has hundreds of agents in one process, which they are not to have each; the other benchmarks use agents as anybody would"},
 	{under: "internal", may: []string{"examples", "sdk", "dataflow/job", "github.com", "golang.org/x"},
 		reason: "the demo and the tests of whole fleets use agents as anybody would: over HTTP and MQTT, in processes of their own"},
 	{under: "cmd/agent", may: []string{"abs", "dataflow", "storage", "wasmops", "transport", "internal", "examples", "sdk", "github.com", "golang.org/x"},
