@@ -163,6 +163,7 @@ func TestJobChangesWithoutAGateway(t *testing.T) {
 	f.write("g1", "{\"k\":\"a\"}\n")
 	f.write("g2", "{\"k\":\"b\"}\n")
 	f.wants(`a {"count":1}`, `b {"count":1}`)
+	f.replicated("lines") // the first part of a gateway that has never replicated one would be waited for
 	away.stop()
 	f.write("g2", "{\"k\":\"b\"}\n")
 
@@ -288,6 +289,7 @@ func TestGatewayLeaves(t *testing.T) {
 	if err := f.client.RemoveAgent(t.Context(), "g3"); err == nil || !strings.Contains(err.Error(), "no agent g3") {
 		t.Fatalf("remove an agent that is not there: %v", err)
 	}
+	f.replicated("lines")
 	gone.stop()
 	f.until("g2 is removed", func() (bool, string) {
 		err := f.client.RemoveAgent(t.Context(), "g2")
