@@ -214,6 +214,7 @@ func TestOperatorChangesWithoutAGateway(t *testing.T) {
 		"sinks:\n", fmt.Sprintf("sinks:\n  near: {file: {path: %q, line: \"{value}\"}, from: mark}\n", filepath.Join(f.dir, "near-{agent}"))).Replace(f.yaml)
 	away := f.gateway(t, "g1")
 	f.mustApply(f.yaml)
+	f.replicated("lines")
 	f.write("g1", "{\"k\":\"k\"}\n")
 	f.wants(`k {"count":1}`)
 	away.stop()
