@@ -488,7 +488,7 @@ func TestOldModuleIsFetched(t *testing.T) {
 		_, err := a.upgrade(yaml("2"), nil)
 		applied <- err
 	}()
-	b = startWith(t, far)
+	startWith(t, far)
 	if err := <-applied; err != nil {
 		t.Fatal(err)
 	}
