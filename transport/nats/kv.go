@@ -139,6 +139,9 @@ func (c *Conn) Renew(ctx context.Context, id string) error {
 // ensureBucket creates a bucket if it is missing and reports whether it was, or what was in it. The
 // bucket's identity is a key in it, so that it goes with what is in it.
 func (c *Conn) ensureBucket(ctx context.Context, name string) (id string, made bool, err error) {
+	if id, err := c.bucketID(ctx, name); err == nil {
+		return id, false, nil
+	}
 	h, err := c.control.js.KeyValue(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		h, err = c.control.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
@@ -162,6 +165,19 @@ func (c *Conn) ensureBucket(ctx context.Context, name string) (id string, made b
 		return "", false, err
 	}
 	return string(v.Value()), false, nil
+}
+
+// bucketID reads the identity of a bucket in one request that its stream answers by itself: every agent asks every few
+// seconds. An error says that something is missing, or not to be reached.
+func (c *Conn) bucketID(ctx context.Context, name string) (string, error) {
+	m, err := c.control.nc.RequestWithContext(ctx, c.control.api+"DIRECT.GET.KV_"+name+".$KV."+name+"."+presentKey, nil)
+	switch {
+	case err != nil:
+		return "", err
+	case m.Header.Get("Status") != "" || deletes(m.Header) || len(m.Data) == 0:
+		return "", ErrNotFound
+	}
+	return string(m.Data), nil
 }
 
 // do runs one operation within its time limit. The library's handle is kept until an operation finds
@@ -255,5 +271,20 @@ func (kv *KV) Delete(ctx context.Context, key string) error {
 func (kv *KV) DeleteRevision(ctx context.Context, key string, rev uint64) error {
 	return kv.do(ctx, "delete", key, func(ctx context.Context, h jetstream.KeyValue) error {
 		return h.Purge(ctx, key, jetstream.PurgeTTL(markerTTL), jetstream.LastRevision(rev))
+	})
+}
+
+// Drop removes all keys under a prefix, but not the prefix itself, at once, and leaves no marks behind: a watch may not
+// hear of it. It costs one request, where a [KV.Delete] per key costs one each and a mark that stays for a day.
+func (kv *KV) Drop(ctx context.Context, prefix string) error {
+	if prefix == "" {
+		panic("nats: Drop of a whole bucket") // its identity is in it
+	}
+	return kv.do(ctx, "drop keys under", prefix, func(ctx context.Context, _ jetstream.KeyValue) error {
+		st, err := kv.conn.control.js.Stream(ctx, "KV_"+kv.name())
+		if err != nil {
+			return err
+		}
+		return st.Purge(ctx, jetstream.WithPurgeSubject("$KV."+kv.name()+"."+prefix+".>"))
 	})
 }

@@ -143,6 +143,55 @@ func TestKeyValue(t *testing.T) {
 	}
 }
 
+// What is dropped is gone without a trace, for a restarted server too, its neighbours stay, and its keys can be made again.
+func TestDrop(t *testing.T) {
+	r := newRestartable(t)
+	c := connect(t, ConnectOptions{URL: r.ClientURL()})
+	before := ensure(t, c)
+	ctx, kv := testContext(t), c.KV(Checkpoints)
+	put := func(key string) {
+		t.Helper()
+		if _, err := kv.Put(ctx, key, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(when string, want ...string) {
+		t.Helper()
+		got, err := kv.Keys(ctx, "")
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v, want %v", when, got, err, want)
+		}
+	}
+	for i := range 20 {
+		put(Key("a", "job", "1", fmt.Sprint(i)))
+	}
+	for _, key := range []string{Key("a", "job", "1"), Key("a", "job", "10", "0"), Key("a", "other", "1", "0"), Key("r", "job", "1", "0")} {
+		put(key)
+	}
+	for range 2 { // the second time there is nothing
+		if err := kv.Drop(ctx, Key("a", "job", "1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rest := []string{"a.job.1", "a.job.10.0", "a.other.1.0", "r.job.1.0"}
+	want("dropped", rest...)
+	st, err := c.control.js.Stream(ctx, "KV_"+kv.name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := st.CachedInfo().State.Msgs; n != uint64(len(rest)+1) { // and the bucket's identity
+		t.Errorf("%d messages are kept for %d keys", n, len(rest))
+	}
+	r.restart(false)
+	if after := ensure(t, c); after.ID != before.ID {
+		t.Error("the control plane has another identity")
+	}
+	want("the server was started anew", rest...)
+	if _, err := kv.Create(ctx, Key("a", "job", "1", "3"), []byte("y")); err != nil {
+		t.Errorf("a key that was dropped is not made again: %v", err)
+	}
+}
+
 func TestConcurrentUpdatesAllCount(t *testing.T) {
 	kv, ctx := inProcess(t).KV(Jobs), testContext(t)
 	if _, err := kv.Create(ctx, "n", []byte{0}); err != nil {

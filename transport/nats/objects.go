@@ -66,14 +66,14 @@ func (o *Objects) chunks() string { return "$O." + o.name() + ".C." }
 
 // ensureStore creates an object store if it is missing and reports whether it did.
 func (c *Conn) ensureStore(ctx context.Context, name string) (id string, made bool, err error) {
-	st, err := c.control.js.ObjectStore(ctx, name)
+	have, err := c.control.js.Stream(ctx, "OBJ_"+name)
 	if err == nil {
-		return storeID(ctx, st)
+		return have.CachedInfo().Config.Metadata[metaID], false, nil
 	}
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return "", false, err
 	}
-	st, err = c.control.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+	st, err := c.control.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 		Bucket: name, Storage: jetstream.FileStorage, Metadata: map[string]string{metaID: rand.Text()},
 	})
 	if errors.Is(err, jetstream.ErrBucketExists) { // another agent was faster
