@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/storage"
 	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
@@ -84,7 +86,8 @@ func (a *Agent) session(ctx context.Context) error {
 	caughtUp := make(chan struct{})
 	var once sync.Once
 	g.Go(func() error {
-		return a.conn.KV(wnats.Agents).Watch(ctx, "", a.onAgent)
+		w := agentWatch{a: a}
+		return a.conn.KV(wnats.Agents).Watch(ctx, "", w.on)
 	})
 	g.Go(func() error {
 		return a.conn.KV(wnats.Operators).Watch(ctx, "", a.onOperator)
@@ -414,9 +417,21 @@ func (a *Agent) onOperator(e wnats.Event) error {
 	return a.copies.Put(copyOperator, e.Key, e.Value)
 }
 
-func (a *Agent) onAgent(e wnats.Event) error {
+// agentWatch takes records of agents. Those that are there at first are kept in one transaction, and one that is kept
+// already in none: every agent keeps all of them, and whenever it is in touch again they all come again.
+type agentWatch struct {
+	a      *Agent
+	first  []storage.Copy
+	caught bool
+}
+
+func (w *agentWatch) on(e wnats.Event) error {
+	a := w.a
 	if e.CaughtUp {
-		return nil
+		if w.caught = true; len(w.first) == 0 {
+			return nil
+		}
+		return a.copies.PutAll(w.first...)
 	}
 	if e.Deleted {
 		names, err := wnats.SplitKey(e.Key)
@@ -431,10 +446,26 @@ func (a *Agent) onAgent(e wnats.Event) error {
 		return nil
 	}
 	a.peers.put(rec)
-	if err := a.copies.Delete(copyGone, rec.Name); err != nil {
+	kept, err := a.keptPeer(rec.Name, e.Value)
+	if err != nil || kept {
 		return err
 	}
-	return a.copies.Put(copyAgent, rec.Name, e.Value)
+	news := []storage.Copy{{Kind: copyGone, Key: rec.Name}, {Kind: copyAgent, Key: rec.Name, Value: e.Value}}
+	if !w.caught {
+		w.first = append(w.first, news...)
+		return nil
+	}
+	return a.copies.PutAll(news...)
+}
+
+// keptPeer says whether just this record of an agent is kept, and the agent is not among those that were taken out.
+func (a *Agent) keptPeer(name string, record []byte) (bool, error) {
+	have, known, err := a.copies.Get(copyAgent, name)
+	if err != nil || !known || !bytes.Equal(have, record) {
+		return false, err
+	}
+	_, gone, err := a.copies.Get(copyGone, name)
+	return !gone, err
 }
 
 // epochWatch gives epochs to their jobs: what is there at first by number, then as it changes.
