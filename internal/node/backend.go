@@ -199,6 +199,7 @@ func mustJSON(v any) []byte {
 func (a *Agent) Agents(ctx context.Context) ([]api.Agent, error) {
 	records := a.peers.list()
 	statuses := a.askAll(ctx, names(records))
+	a.askHeard(ctx, names(records))
 	out := []api.Agent{}
 	for _, rec := range records {
 		ag := api.Agent{
@@ -240,13 +241,29 @@ func (a *Agent) askAll(ctx context.Context, agents []string) map[string]api.Stat
 // askSilent gives agents that have not been heard of lately, such as those that have just started, the
 // chance to be.
 func (a *Agent) askSilent(ctx context.Context) {
-	var silent []string
+	a.askAll(ctx, a.silent())
+	a.askHeard(ctx, a.silent())
+}
+
+// silent are the agents that have not been heard of lately.
+func (a *Agent) silent() (silent []string) {
 	for _, p := range a.peers.list() {
 		if !a.peers.alive(p.Name) {
 			silent = append(silent, p.Name)
 		}
 	}
-	a.askAll(ctx, silent)
+	return silent
+}
+
+// askHeard asks the coordinator what it has heard of agents, unless this agent hears them itself. What it does not
+// know stays unknown.
+func (a *Agent) askHeard(ctx context.Context, agents []string) {
+	if len(agents) == 0 || a.hearsAll() || a.leader.leads() {
+		return
+	}
+	if reply, err := a.callCoordinator(ctx, coordinatorCall{Op: "heard", Agents: agents}); err == nil {
+		a.peers.learn(reply.Heard)
+	}
 }
 
 // callAll calls agents at the same time; itself it answers directly, with NATS or without.
@@ -678,14 +695,16 @@ func (a *Agent) savepoint(ctx context.Context, job, savepoint string) (abs.Epoch
 
 // coordinatorCall is a question to the agent that coordinates.
 type coordinatorCall struct {
-	Op   string `json:"op"` // "status" or "savepoint"
-	Job  string `json:"job"`
-	Name string `json:"name,omitempty"`
+	Op     string   `json:"op"` // "status", "savepoint" or "heard"
+	Job    string   `json:"job"`
+	Name   string   `json:"name,omitempty"`
+	Agents []string `json:"agents,omitempty"` // of "heard"
 }
 
 type coordinatorReply struct {
-	Refused string      `json:"refused,omitempty"`
-	Status  *abs.Status `json:"status,omitempty"`
+	Refused string             `json:"refused,omitempty"`
+	Status  *abs.Status        `json:"status,omitempty"`
+	Heard   map[string]heardOf `json:"heard,omitempty"`
 }
 
 func (a *Agent) callCoordinator(ctx context.Context, c coordinatorCall) (coordinatorReply, error) {
@@ -719,6 +738,8 @@ func (a *Agent) answerCoordinator(request []byte) []byte {
 		if st, ok := a.leader.job(c.Job); ok {
 			return mustJSON(coordinatorReply{Status: &st})
 		}
+	case "heard":
+		return mustJSON(coordinatorReply{Heard: a.peers.heardOf(c.Agents)})
 	}
 	return mustJSON(coordinatorReply{})
 }

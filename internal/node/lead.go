@@ -80,6 +80,13 @@ func (a *Agent) lead(ctx context.Context, term abs.Term) error {
 		return err
 	}
 	defer stop()
+	if !a.hearsAll() {
+		deaf, err := a.hear(saysAlive)
+		if err != nil {
+			return err
+		}
+		defer deaf()
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	kv := a.conn.KV(wnats.Checkpoints)
 	g.Go(func() error { return kv.Watch(ctx, kindEpoch, l.watch(ctx, l.onEpoch)) })
@@ -313,13 +320,17 @@ func takeRecovered(out *abs.Recovered, kind string, e wnats.Entry) (err error) {
 	return err
 }
 
-// presenceTicks is how often the coordinator is told again what is no news: what it made of it then may
-// have been made void by a record.
+// presenceTicks is how often the coordinator is told again of agents that are detached what is no news: that one has
+// drained was of no effect if it was said before the record that detached it. Of the others there is nothing that a
+// record makes void, and they may be thousands, of each of which it would look at all tasks.
 const presenceTicks = 10
 
 // presence tells the coordinator who is gone, who is back, and where nothing changes.
 func (l *lead) presence(ctx context.Context, j *led) {
-	again := j.ticks%presenceTicks == 0
+	var detached []string
+	if j.ticks%presenceTicks == 0 {
+		detached = j.coord.Status().Detached
+	}
 	j.ticks++
 	for _, name := range j.agents {
 		var now abs.Notice = abs.AgentBack{Agent: name}
@@ -333,6 +344,7 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		case l.a.peers.drained(name, l.ask(j.needs[name])):
 			now = abs.AgentDrained{Agent: name}
 		}
+		again := slices.Contains(detached, name)
 		if told := j.told[name]; again || told != now {
 			l.step(ctx, j, now)
 		}
@@ -352,12 +364,19 @@ func (l *lead) ask(n uint64) ask {
 	return q
 }
 
-// step gives the coordinator notices that have come together and does what it says.
+// step gives the coordinator notices that have come together and does what it says. How the job is then is noted
+// when something was written and with each tick: to look at all tasks for every acknowledgement would be work that
+// grows with the square of their number.
 func (l *lead) step(ctx context.Context, j *led, notices ...abs.Notice) {
 	var act abs.Actions
+	looks := false
 	for _, n := range notices {
+		if _, tick := n.(abs.Tick); tick {
+			looks = true
+		}
 		act = j.coord.Step(n, l.now())
 		for act.Write != nil && ctx.Err() == nil {
+			looks = true
 			act = l.write(ctx, j, *act.Write)
 		}
 	}
@@ -370,6 +389,9 @@ func (l *lead) step(ctx context.Context, j *led, notices ...abs.Notice) {
 		if j.rec.State == jobRestarting {
 			l.next(ctx, j, func(rec *jobRecord) { rec.Next.Base, rec.Next.RolledBack = act.Fence.Base, true })
 		}
+		return
+	}
+	if !looks {
 		return
 	}
 	st := j.coord.Status()
@@ -532,36 +554,62 @@ func (l *lead) tidyJob(ctx context.Context, name string, j *led) error {
 	if len(j.coord.Status().Detached) > 0 {
 		base = j.rec.Base // who was away when the generation began goes on from there
 	}
-	for _, kind := range []string{kindAck, kindReplica, kindEpoch} {
-		keys, err := kv.Keys(ctx, wnats.Key(kind, name))
-		if err != nil {
+	for _, kind := range []string{kindAck, kindReplica} {
+		if err := dropAcks(ctx, kv, kind, name, needed); err != nil {
 			return err
 		}
-		limit := needed
-		if kind == kindEpoch {
-			limit = max(needed, keptRecords) - keptRecords
+	}
+	keys, err := kv.Keys(ctx, wnats.Key(kindEpoch, name))
+	if err != nil {
+		return err
+	}
+	saved := 0
+	for _, key := range slices.Backward(keys) {
+		e, ok := epochOf(key)
+		if !ok || e >= max(needed, keptRecords)-keptRecords || e == base {
+			continue
 		}
-		saved := 0
-		for _, key := range slices.Backward(keys) {
-			parts, err := wnats.SplitKey(key)
-			if err != nil || len(parts) < 3 {
+		if l.savepoint(ctx, kv, key) {
+			if saved++; saved <= keptSavepoints {
 				continue
 			}
-			e, err := strconv.ParseUint(parts[2], 10, 64)
-			if err != nil || abs.Epoch(e) >= limit || kind == kindEpoch && abs.Epoch(e) == base {
-				continue
-			}
-			if kind == kindEpoch && l.savepoint(ctx, kv, key) {
-				if saved++; saved <= keptSavepoints {
-					continue
-				}
-			}
-			if err := kv.Delete(ctx, key); err != nil {
-				return err
-			}
+		}
+		if err := kv.Delete(ctx, key); err != nil {
+			return err
 		}
 	}
 	return l.tidyPacks(ctx, name)
+}
+
+// dropAcks removes the acknowledgements of epochs before one that is needed, those of an epoch at once: there is a key
+// per agent, nobody waits for its end, and marks of the deletion would be kept for a day.
+func dropAcks(ctx context.Context, kv *wnats.KV, kind, job string, needed abs.Epoch) error {
+	keys, err := kv.Keys(ctx, wnats.Key(kind, job))
+	if err != nil {
+		return err
+	}
+	dropped := noEpoch
+	for _, key := range keys {
+		e, ok := epochOf(key)
+		if !ok || e >= needed || e == dropped {
+			continue
+		}
+		if err := kv.Drop(ctx, wnats.Key(kind, job, epochToken(e))); err != nil {
+			return err
+		}
+		dropped = e
+	}
+	return nil
+}
+
+// epochOf reads the epoch off the key of a record or an acknowledgement.
+func epochOf(key string) (abs.Epoch, bool) {
+	parts, err := wnats.SplitKey(key)
+	if err != nil || len(parts) < 3 {
+		return 0, false
+	}
+	e, err := strconv.ParseUint(parts[2], 10, 64)
+	return abs.Epoch(e), err == nil
 }
 
 func (l *lead) savepoint(ctx context.Context, kv *wnats.KV, key string) bool {

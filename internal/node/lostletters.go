@@ -144,6 +144,7 @@ func (a *Agent) noteLetters(ctx context.Context, next *jobRecord, old jobRecord,
 		next.Dirs[agent] = now[agent]
 	}
 	dirs := old.dirs()
+	a.askHeard(ctx, slices.Collect(maps.Keys(dirs)))
 	for _, agent := range slices.Sorted(maps.Keys(dirs)) {
 		was, here := dirs[agent], now[agent]
 		if here == "" && !a.removed(agent) {

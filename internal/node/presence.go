@@ -139,6 +139,57 @@ func (p *peers) quietSince(name, job string) abs.Epoch {
 	return p.heard[name].Quiet[job]
 }
 
+// heardOf is what an agent has heard of another one.
+type heardOf struct {
+	AgoMS int64 `json:"ago_ms"` // since its last sign of life
+	// Before is how far it had come in the log that it had before the one it has, and BeforeAgoMS how long ago that
+	// was heard.
+	Before      logged `json:"before,omitzero"`
+	BeforeAgoMS int64  `json:"before_ago_ms,omitempty"`
+	// Letters are what was heard of its dead letters.
+	Letters []heardLetters `json:"letters,omitempty"`
+}
+
+// heardOf tells of those of the agents that this one has heard.
+func (p *peers) heardOf(names []string) map[string]heardOf {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]heardOf{}
+	for _, name := range names {
+		s, ok := p.heard[name]
+		if !ok {
+			continue
+		}
+		h := heardOf{AgoMS: time.Since(s.at).Milliseconds(), Letters: p.letters[name]}
+		if before, ok := p.before[name]; ok {
+			h.Before, h.BeforeAgoMS = before, time.Since(before.at).Milliseconds()
+		}
+		out[name] = h
+	}
+	return out
+}
+
+// learn takes what another agent has heard.
+func (p *peers) learn(heard map[string]heardOf) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ago := func(ms int64) time.Time { return time.Now().Add(-time.Duration(ms) * time.Millisecond) }
+	for name, h := range heard {
+		s := p.heard[name]
+		if at := ago(h.AgoMS); at.After(s.at) {
+			s.Name, s.at = name, at
+			p.heard[name] = s
+		}
+		if h.Before.Log != 0 {
+			h.Before.at = ago(h.BeforeAgoMS)
+			p.before[name] = h.Before
+		}
+		if len(h.Letters) > 0 { // who has told it hears all
+			p.letters[name] = h.Letters
+		}
+	}
+}
+
 // takesPart says whether an agent lives and runs all of its tasks of a job.
 func (p *peers) takesPart(name, job string) bool {
 	p.mu.Lock()
@@ -174,15 +225,37 @@ func (p *peers) list() []agentRecord {
 	return out
 }
 
-// keepAlive tells the others that this agent lives, and hears the same of them. Nothing of it is stored.
-func (a *Agent) keepAlive() {
-	stop, err := a.conn.Listen("alive", func(m []byte) {
+// What signs of life are said under. All of them under the first, which is heard by whoever coordinates and by agents
+// with a server, which most people ask. If every agent heard it, the server's work would grow with the square of the
+// fleet. The others hear the second, which has the signs of those few: which agents with a server live, and what the
+// coordinator asks. What else they want to know they ask the coordinator.
+const (
+	saysAlive = "alive"
+	saysFew   = "alive-few"
+)
+
+// hearsAll says whether the agent hears all others even while it does not coordinate. A leaf node's server is there for
+// its own device.
+func (a *Agent) hearsAll() bool { return a.opt.Embedded() && a.opt.Leaf == "" }
+
+// hear takes signs of life until stop is called.
+func (a *Agent) hear(said string) (stop func(), err error) {
+	return a.conn.Listen(said, func(m []byte) {
 		var s sign
 		if json.Unmarshal(m, &s) == nil {
 			a.peers.hear(s)
 			a.takeAsk(s.Ask)
 		}
 	})
+}
+
+// keepAlive tells the others that this agent lives, and hears the same of them. Nothing of it is stored.
+func (a *Agent) keepAlive() {
+	hears := saysFew
+	if a.hearsAll() {
+		hears = saysAlive
+	}
+	stop, err := a.hear(hears)
 	if err != nil {
 		a.log.Error("other agents cannot be heard", "error", err)
 		return
@@ -198,7 +271,10 @@ func (a *Agent) keepAlive() {
 		s.Logged = a.logged()
 		s.Dir, s.Letters = a.dir.Identity().Instance, a.dead.unreplayed()
 		a.peers.hear(s)
-		a.conn.Say("alive", mustJSON(s))
+		a.conn.Say(saysAlive, mustJSON(s))
+		if a.hearsAll() || s.Ask != (ask{}) {
+			a.conn.Say(saysFew, mustJSON(s))
+		}
 		a.keepLetters()
 		if !a.rest(s) {
 			return

@@ -26,6 +26,7 @@ func (a *Agent) replaceDevices(ctx context.Context, p *job.Physical, agents []st
 		if err != nil {
 			return false, api.Invalid("agent job show tells where its tasks are", "%v", err)
 		}
+		a.askHeard(ctx, []string{name})
 		a.noteHeard(p, name)
 		rollback = rollback || streamed
 	}
