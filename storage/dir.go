@@ -27,6 +27,7 @@ const (
 	stateName    = "state.db"
 	copiesName   = "local.db"
 	blobsName    = "blobs"
+	uploadsName  = "uploads"
 )
 
 // Dir is an agent's data directory, locked against other agents until it is closed.
@@ -220,6 +221,9 @@ func (d *Dir) CopiesPath() string { return filepath.Join(d.path, copiesName) }
 
 // BlobsPath is the directory of modules and packs.
 func (d *Dir) BlobsPath() string { return filepath.Join(d.path, blobsName) }
+
+// UploadsPath is the directory of modules that have not come whole yet.
+func (d *Dir) UploadsPath() string { return filepath.Join(d.path, uploadsName) }
 
 // Identity is who the agent of this directory is.
 func (d *Dir) Identity() Identity {

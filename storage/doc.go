@@ -12,6 +12,7 @@
 //	state.db       snapshots (Store)
 //	local.db       copies of jobs, plans, manifests (Copies)
 //	blobs/         modules and packs (Blobs)
+//	uploads/       modules that have not come whole yet (Uploads)
 //
 // # The log
 //

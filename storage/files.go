@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // ErrCorrupt is wrapped by every error about stored bytes that are not what was written. The error
@@ -64,6 +65,15 @@ func (disk) List(dir string) ([]string, error) {
 		names = append(names, e.Name())
 	}
 	return names, nil
+}
+
+// Modified is when a file was last written to, by the machine's clock.
+func (disk) Modified(name string) (time.Time, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
 }
 
 func (disk) SyncDir(dir string) error { return syncDir(dir) }
