@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 	"time"
@@ -171,18 +169,21 @@ func (f jobFile) source(r remote) (*api.Client, jobSource, error) {
 }
 
 // pushModules sends the files that a job names and fills in their digests.
-func pushModules(ctx context.Context, cl *api.Client, src jobSource) error {
+func (p *program) pushModules(ctx context.Context, cl *api.Client, src jobSource) error {
 	for name, path := range src.files {
 		f, err := openModule(path)
 		if err != nil {
 			return err
 		}
-		m, err := cl.PushModule(ctx, f)
+		digest, err := p.upload(ctx, cl, path, f)
 		f.Close()
+		if err == nil {
+			_, err = cl.KeepModule(ctx, digest)
+		}
 		if err != nil {
 			return fmt.Errorf("push %s: %w", path, err)
 		}
-		src.Modules[name] = m.Digest
+		src.Modules[name] = digest
 	}
 	return nil
 }
@@ -194,13 +195,12 @@ func digestModules(src jobSource) error {
 		if err != nil {
 			return err
 		}
-		h := sha256.New()
-		_, err = io.Copy(h, f)
+		digest, err := digestOf(f)
 		f.Close()
 		if err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
-		src.Modules[name] = fmt.Sprintf("sha256:%x", h.Sum(nil))
+		src.Modules[name] = digest
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	if src.Trial, err = c.trial(); err != nil {
 		return err
 	}
-	if err := pushModules(ctx, cl, src); err != nil {
+	if err := p.pushModules(ctx, cl, src); err != nil {
 		return err
 	}
 	src.Fresh, src.Replace, src.Restart, src.Shadow = c.Fresh, c.Replace, c.Restart, c.Shadow

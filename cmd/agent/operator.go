@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -39,6 +41,13 @@ type operatorPushCmd struct {
 	output
 }
 
+// Help is what `agent operator push --help` says besides the flags.
+func (operatorPushCmd) Help() string {
+	return `A module is sent in pieces. Where the connection breaks, the command goes on with what the agent does not have yet,
+for some two minutes in which nothing arrives; after that the same command does, for a day, also when the agent was
+restarted meanwhile. A module that the agent has is not sent again.`
+}
+
 // Run implements the command.
 func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 	cl, err := c.client()
@@ -56,7 +65,11 @@ func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	o, err := cl.PushOperator(ctx, c.Name, c.Version, f)
+	digest, err := p.upload(ctx, cl, c.File, f)
+	var o api.Operator
+	if err == nil {
+		o, err = cl.RegisterOperator(ctx, c.Name, c.Version, digest)
+	}
 	if err != nil {
 		return fmt.Errorf("push %s as %s@%s: %w", c.File, c.Name, c.Version, err)
 	}
@@ -74,6 +87,45 @@ func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 	}
 	_, err = fmt.Fprintf(p.stdout, "%s@%s %s (%s)%s\n", o.Name, o.Version, o.Digest, bytesText(o.Bytes), signed)
 	return err
+}
+
+// upload brings a module to the agent, if it does not have it, and returns its digest.
+func (p *program) upload(ctx context.Context, cl *api.Client, name string, f *os.File) (digest string, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if digest, err = digestOf(f); err != nil {
+		return "", fmt.Errorf("read %s: %w", name, err)
+	}
+	if info.Size() == 0 {
+		return "", usage("", "%s is empty", name)
+	}
+	var told time.Time
+	show := func(u api.Uploading) {
+		switch {
+		case u.Broke != nil:
+			fmt.Fprintf(p.stderr, "%s: %s of %s are there; %v: going on in %s\n", name, bytesText(u.Bytes), bytesText(u.Size), u.Broke, u.Wait)
+		case told.IsZero(): // a short upload says nothing
+			told = time.Now()
+		case time.Since(told) >= tellEvery:
+			told = time.Now()
+			fmt.Fprintf(p.stderr, "%s: %s of %s are there\n", name, bytesText(u.Bytes), bytesText(u.Size))
+		}
+	}
+	return digest, api.Uploader{Client: cl, Progress: show, Wait: p.parts.wait}.Upload(ctx, digest, f, info.Size())
+}
+
+// tellEvery is how often a long upload says how far it is.
+const tellEvery = 3 * time.Second
+
+// digestOf reads a module from its beginning.
+func digestOf(f io.ReaderAt) (string, error) {
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(f, 0, 1<<62)); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("sha256:%x", h.Sum(nil)), nil
 }
 
 // openModule opens a module's file and refuses early what every agent would.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/demo"
@@ -16,6 +17,8 @@ import (
 type parts struct {
 	// run runs an agent until ctx ends.
 	run func(ctx context.Context, opt node.Options, log *slog.Logger) error
+	// wait waits before a request is tried again; nil: by the clock.
+	wait func(ctx context.Context, d time.Duration) error
 	// demo shows the whole on this machine; keep leaves it running afterwards.
 	demo func(ctx context.Context, keep bool, out io.Writer) error
 	// importCheckpoint puts an exported checkpoint into an agent's directory, offline.

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -69,9 +67,8 @@ func (c operatorKeygenCmd) Run(p *program) error {
 // signer signs the registered version of a module.
 type signer func(ctx context.Context, cl *api.Client, o api.Operator) (api.Operator, error)
 
-// newSigner reads the key and the module, which is at its beginning again afterwards. Nothing is registered yet when
-// a key does not do, and a client closes the file that it has sent.
-func newSigner(keyFile string, module io.ReadSeeker) (signer, error) {
+// newSigner reads the key and the module. Nothing is registered yet when a key does not do.
+func newSigner(keyFile string, module io.ReaderAt) (signer, error) {
 	text, err := readSmall(keyFile, maxKeyBytes)
 	if err != nil {
 		return nil, usage("agent operator keygen makes a key", "--sign: %w", err)
@@ -80,15 +77,11 @@ func newSigner(keyFile string, module io.ReadSeeker) (signer, error) {
 	if err != nil {
 		return nil, usage("agent operator keygen makes one", "--sign %s: %w", keyFile, err)
 	}
-	h := sha256.New()
-	if _, err := io.Copy(h, module); err != nil {
-		return nil, err
-	}
-	if _, err := module.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
 	// The digest is that of the file here: an agent's word for it is not signed.
-	digest := "sha256:" + hex.EncodeToString(h.Sum(nil))
+	digest, err := digestOf(module)
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context, cl *api.Client, o api.Operator) (api.Operator, error) {
 		if digest != o.Digest {
 			return o, fmt.Errorf("the agent has %s@%s as %s, the file is %s", o.Name, o.Version, o.Digest, digest)

@@ -118,13 +118,19 @@ func TestPushAndSign(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if strings.HasSuffix(r.URL.Path, "/signature") {
-			signature = string(body)
-		} else {
+		var answer any
+		switch {
+		case strings.Contains(r.URL.Path, "/uploads/"):
 			sum := sha256.Sum256(body)
 			digest = "sha256:" + hex.EncodeToString(sum[:])
+			answer = api.Upload{Digest: digest, Bytes: int64(len(body)), Complete: r.Method == http.MethodPatch}
+		default:
+			if strings.HasSuffix(r.URL.Path, "/signature") {
+				signature = string(body)
+			}
+			answer = api.Operator{Name: "n", Version: "1", Digest: digest}
 		}
-		if err := json.NewEncoder(w).Encode(api.Operator{Name: "n", Version: "1", Digest: digest}); err != nil {
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
 			t.Error(err)
 		}
 	}))

@@ -194,6 +194,23 @@ func (c *Client) PushOperator(ctx context.Context, name, version string, module 
 	return send[Operator](ctx, c, request{method: http.MethodPut, path: []string{"operators", name, version}, body: module, limit: uploadTimeout})
 }
 
+// Uploaded says how much of a module the agent has.
+func (c *Client) Uploaded(ctx context.Context, digest string) (Upload, error) {
+	return get[Upload](ctx, c, "uploads", digest)
+}
+
+// RegisterOperator registers a module that was uploaded as one version of an operator.
+func (c *Client) RegisterOperator(ctx context.Context, name, version, digest string) (Operator, error) {
+	return send[Operator](ctx, c, request{
+		method: http.MethodPut, path: []string{"operators", name, version}, query: url.Values{"digest": {digest}}, limit: uploadTimeout,
+	})
+}
+
+// KeepModule keeps a module that was uploaded under its digest, without a name.
+func (c *Client) KeepModule(ctx context.Context, digest string) (Module, error) {
+	return send[Module](ctx, c, request{method: http.MethodPost, path: []string{"modules"}, query: url.Values{"digest": {digest}}, limit: uploadTimeout})
+}
+
 // RemoveOperator removes a version of an operator, or all of them if version is empty, and returns what it removed.
 // The module is given back some time later, on all agents and in the object store, unless something else needs it.
 func (c *Client) RemoveOperator(ctx context.Context, name, version string) ([]Operator, error) {

@@ -1,12 +1,14 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestNewClientAddresses(t *testing.T) {
@@ -97,4 +99,25 @@ func FuzzBytes(f *testing.F) {
 			t.Fatalf("%q became %q: %v", b, back, err)
 		}
 	})
+}
+
+// TestUploadThatTakesNothing ends, whatever the agent answers.
+func TestUploadThatTakesNothing(t *testing.T) {
+	requests := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		io.WriteString(w, `{"bytes": 3}`)
+	}))
+	defer srv.Close()
+	c, err := NewClient(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := Uploader{Client: c, Wait: func(context.Context, time.Duration) error { return nil }}
+	if err := up.Upload(t.Context(), "d", strings.NewReader("module"), 6); err == nil || !strings.Contains(err.Error(), "has taken nothing") || requests > 2*uploadTries {
+		t.Errorf("%d requests, %v", requests, err)
+	}
+	if err := up.Upload(t.Context(), "d", strings.NewReader("mod"), 6); !IsInvalid(err) {
+		t.Errorf("a file that is shorter than it was: %v", err)
+	}
 }

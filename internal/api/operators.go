@@ -21,6 +21,21 @@ type Operator struct {
 	Signatures int `json:"signatures"`
 }
 
+// Upload is how much an agent has of a module that is uploaded in pieces:
+//
+//	GET   /api/v1/uploads/DIGEST                        how much there is
+//	PATCH /api/v1/uploads/DIGEST?size=BYTES&offset=BYTES  more of it, as the body
+//	PUT   /api/v1/operators/NAME/VERSION?digest=DIGEST  register it, once it is complete
+//	POST  /api/v1/modules?digest=DIGEST                 or keep it without a name
+//
+// Bytes that are there already are skipped; ones that would leave a gap are refused (416). What came of a request that
+// breaks off stays, across a restart of the agent, for a day. Several may send one module at the same time.
+type Upload struct {
+	Digest   string `json:"digest"` // "sha256:…"
+	Bytes    int64  `json:"bytes"`  // from the beginning on
+	Complete bool   `json:"complete"`
+}
+
 // Module is a module that was pushed without a name, under its digest.
 type Module struct {
 	Digest string `json:"digest"`

@@ -58,8 +58,11 @@ type Agent struct {
 	blobs   *storage.Blobs
 	host    *wasmops.Host
 	modules modules
-	guests  *guestObserver
-	dead    *deadLetters
+	uploads *storage.Uploads
+
+	bodies, checking, trying slots // of requests
+	guests                   *guestObserver
+	dead                     *deadLetters
 
 	server  *wnats.Server // nil: none
 	conn    *wnats.Conn
@@ -245,6 +248,9 @@ func (a *Agent) openStores(ctx context.Context) error {
 	}
 	if a.blobs, err = storage.OpenBlobs(dir.BlobsPath()); err != nil {
 		return fmt.Errorf("modules and packs: %w", err)
+	}
+	if a.uploads, err = storage.OpenUploads(dir.UploadsPath(), uploadLimits); err != nil {
+		return err
 	}
 	if a.dead, err = openDeadLetters(a.copies, a.now); err != nil {
 		return err

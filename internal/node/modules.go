@@ -333,7 +333,7 @@ func (s *storeSweep) collect(ctx context.Context, due []wnats.Object) error {
 // sweepCopies collects this agent's copies of modules, and what was compiled of them, as long as the agent runs.
 func (a *Agent) sweepCopies() {
 	for sleep(a.life, sweepEvery) {
-		if err := a.collectCopies(a.stopwatch()); err != nil && a.life.Err() == nil {
+		if err := errors.Join(a.collectCopies(a.stopwatch()), a.uploads.Collect()); err != nil && a.life.Err() == nil {
 			a.log.Warn("copies of modules that nobody needs are not removed: it will be tried again", "error", err)
 		}
 	}
@@ -438,8 +438,8 @@ func (a *Agent) moduleFamilies() []api.Family {
 		return f
 	}
 	return []api.Family{
-		of("weir_modules_bytes", "What the agent's copies of modules, and the machine code compiled of them, take on its disk.", api.Gauge,
-			map[string]int64{"copies": sp.copies, "compiled": sp.compiled}),
+		of("weir_modules_bytes", "What the agent's copies of modules, the machine code compiled of them, and modules that have not come whole yet take on its disk.", api.Gauge,
+			map[string]int64{"copies": sp.copies, "compiled": sp.compiled, "uploads": a.uploads.Bytes()}),
 		of("weir_modules_collected_bytes_total", "What was given back of modules that nobody needs any more; the object store's by the agent that coordinates.", api.Counter,
 			map[string]int64{"copies": sp.goneCopies, "compiled": sp.goneCompiled, "store": sp.goneFromStore}),
 	}

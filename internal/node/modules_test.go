@@ -62,6 +62,9 @@ func (s *shelf) agent(name string) *Agent {
 	if a.blobs, err = storage.OpenBlobs(filepath.Join(dir, "blobs")); err != nil {
 		s.t.Fatal(err)
 	}
+	if a.uploads, err = storage.OpenUploads(filepath.Join(dir, "uploads"), uploadLimits); err != nil {
+		s.t.Fatal(err)
+	}
 	if a.copies, _, err = storage.OpenCopies(filepath.Join(dir, "copies")); err != nil {
 		s.t.Fatal(err)
 	}
@@ -85,7 +88,7 @@ func module(letter string) []byte {
 func digestOf(letter string) string { return wasmops.Digest(module(letter)) }
 
 func (s *shelf) push(a *Agent, version, letter string) error {
-	_, err := a.PushOperator(s.ctx, "op", version, bytes.NewReader(module(letter)))
+	_, err := a.PushOperator(s.ctx, "op", version, "", bytes.NewReader(module(letter)))
 	return err
 }
 
@@ -161,7 +164,7 @@ func TestModulesThatNobodyNeeds(t *testing.T) {
 	a := s.agent("a")
 	s.must(s.push(a, "1", "a"))
 	for _, l := range []string{"b", "c"} { // not yet named
-		_, err := a.PushModule(s.ctx, bytes.NewReader(module(l)))
+		_, err := a.PushModule(s.ctx, "", bytes.NewReader(module(l)))
 		s.must(err)
 	}
 	s.put(record("j", 1, "./b.wasm", "b"))
@@ -175,9 +178,17 @@ func TestModulesThatNobodyNeeds(t *testing.T) {
 	if _, err := a.RemoveOperator(s.ctx, "op", ""); err == nil || !strings.Contains(err.Error(), "op@1 is used by job j") {
 		t.Fatalf("what comes next uses it: %v", err)
 	}
+	_, err := a.PushModule(s.ctx, "", bytes.NewReader(module("c")))
+	s.must(err)
+	last := record("j", 2, "./c.wasm", "c")
+	rec.Next = &last
+	s.put(rec)
+	s.collect(a)
+	s.wantStored("what comes next", "abc")
+
 	next.Earlier = rec.earlier()
 	s.put(next)
-	_, err := s.conn.KV(wnats.Checkpoints).Create(s.ctx, epochKey("j", 7), mustJSON(abs.EpochRecord{
+	_, err = s.conn.KV(wnats.Checkpoints).Create(s.ctx, epochKey("j", 7), mustJSON(abs.EpochRecord{
 		Epoch: 7, Term: 1, Generation: 1, State: abs.Replicated, Parts: map[abs.TaskID]abs.Part{"t": {Epoch: 7, Generation: 1, Version: 3}},
 	}))
 	s.must(err)
@@ -454,6 +465,7 @@ func TestCopiesThatNobodyNeeds(t *testing.T) {
 	s.must(a.copies.Put(copyOperator, wnats.Key("op", "b"), mustJSON(operatorRecord{Name: "op", Version: "b", Digest: digestOf("b")})))
 	wants("too early", moduleRest-1, "abc")
 	a.setCluster("")
+	a.modules.inTouch = 0
 	wants("out of touch", later, "abc")
 	a.setCluster("here")
 	a.modules.inTouch = later // it has just come back
@@ -485,7 +497,7 @@ func TestCopiesThatNobodyNeeds(t *testing.T) {
 			names += fmt.Sprintf("%s %s %v\n", f.Name, sample.Labels[0].Value, sample.Value > 0)
 		}
 	}
-	if want := "weir_modules_bytes compiled true\nweir_modules_bytes copies true\nweir_modules_collected_bytes_total compiled true\n" +
+	if want := "weir_modules_bytes compiled true\nweir_modules_bytes copies true\nweir_modules_bytes uploads false\nweir_modules_collected_bytes_total compiled true\n" +
 		"weir_modules_collected_bytes_total copies true\nweir_modules_collected_bytes_total store false\n"; names != want {
 		t.Errorf("%s", names)
 	}
@@ -496,7 +508,7 @@ func TestCopiesThatNobodyNeeds(t *testing.T) {
 func TestClaimsAfterALoss(t *testing.T) {
 	s := newShelf(t)
 	a := s.agent("a")
-	_, err := a.PushModule(s.ctx, bytes.NewReader(module("a")))
+	_, err := a.PushModule(s.ctx, "", bytes.NewReader(module("a")))
 	s.must(err)
 	sweep := &storeSweep{a: s.agent("b")}
 	due := s.due(sweep)

@@ -42,17 +42,36 @@ func blobOfPack(pack string) string { return "pack:" + pack }
 
 func packOfBlob(blob string) (string, bool) { return strings.CutPrefix(blob, "pack:") }
 
-// checkModule reads and checks a module.
-func (a *Agent) checkModule(ctx context.Context, module io.Reader) ([]byte, *wasmops.Module, error) {
-	b, err := io.ReadAll(io.LimitReader(module, wasmops.DefaultModuleLimit+1))
-	if err != nil {
-		return nil, nil, err
+// checkModule checks a module that was uploaded before, if there is a digest, else one that it reads.
+func (a *Agent) checkModule(ctx context.Context, digest string, module io.Reader) (b []byte, m *wasmops.Module, done func(), err error) {
+	if digest != "" {
+		b, m, err = a.uploadedModule(ctx, digest)
+		return b, m, func() {}, err
 	}
+	release, err := a.bodies.take(ctx, bodiesAtOnce)
+	if err != nil {
+		return nil, nil, nil, busy(err)
+	}
+	b, err = io.ReadAll(io.LimitReader(module, wasmops.DefaultModuleLimit+1))
+	if err == nil {
+		m, err = a.checkBytes(ctx, b)
+	}
+	if err != nil {
+		release()
+		return nil, nil, nil, err
+	}
+	return b, m, release, nil
+}
+
+func (a *Agent) checkBytes(ctx context.Context, b []byte) (*wasmops.Module, error) {
 	m, err := a.host.Check(ctx, b)
-	if err != nil {
-		return nil, nil, api.Invalid("sdk/go/doc.go says how one is built", "%v", err)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, busy(err)
+	case err != nil:
+		return nil, api.Invalid("sdk/go/doc.go says how one is built", "%v", err)
 	}
-	return b, m, nil
+	return m, nil
 }
 
 // storeModule puts a module where all agents find it, and here.
@@ -61,8 +80,10 @@ func (a *Agent) storeModule(ctx context.Context, digest string, b []byte) error 
 		return err
 	}
 	a.touchModule(digest)
-	if err := a.blobs.PutBytes(digest, b); err != nil {
-		return err
+	if _, err := a.blobs.Get(digest); err != nil { // it is not here, or damaged
+		if err := a.blobs.PutBytes(digest, b); err != nil {
+			return a.uploadFailed(digest, int64(len(b)), err)
+		}
 	}
 	if err := a.claimModule(ctx, digest); err != nil {
 		return api.Unavailable("", "module not stored: %v", err)
@@ -71,23 +92,25 @@ func (a *Agent) storeModule(ctx context.Context, digest string, b []byte) error 
 }
 
 // PushModule implements [web.Operators].
-func (a *Agent) PushModule(ctx context.Context, module io.Reader) (api.Module, error) {
-	b, m, err := a.checkModule(ctx, module)
+func (a *Agent) PushModule(ctx context.Context, digest string, module io.Reader) (api.Module, error) {
+	b, m, done, err := a.checkModule(ctx, digest, module)
 	if err != nil {
 		return api.Module{}, err
 	}
+	defer done()
 	return api.Module{Digest: m.Digest, Bytes: int64(len(b))}, a.storeModule(ctx, m.Digest, b)
 }
 
 // PushOperator implements [web.Operators].
-func (a *Agent) PushOperator(ctx context.Context, name, version string, module io.Reader) (api.Operator, error) {
+func (a *Agent) PushOperator(ctx context.Context, name, version, digest string, module io.Reader) (api.Operator, error) {
 	if !namePattern.MatchString(name) || !versionPattern.MatchString(version) {
 		return api.Operator{}, api.Invalid("names have up to 64 letters, digits, - and _; versions also . and +", "operator %s@%s cannot be named so", name, version)
 	}
-	b, m, err := a.checkModule(ctx, module)
+	b, m, done, err := a.checkModule(ctx, digest, module)
 	if err != nil {
 		return api.Operator{}, err
 	}
+	defer done()
 	rec := operatorRecord{
 		Name: name, Version: version, Digest: m.Digest, Bytes: int64(len(b)), PushedMS: a.now(),
 		Imports: m.Imports, Globals: m.Globals(), MemoryBytes: m.MinMemory,

@@ -120,7 +120,15 @@ func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]st
 		untried []string
 	}
 	done := make(chan answer, 1)
+	const busy = "the operators were not tried: this agent tries those of other requests; agent job show says whether they start"
+	waits, cancel := context.WithTimeout(ctx, tryPatience)
+	defer cancel()
+	release, err := a.trying.take(waits, triesAtOnce)
+	if err != nil {
+		return []string{busy}, nil
+	}
 	a.background(func() {
+		defer release()
 		var here []string
 		known := map[string]string{}
 		for _, module := range slices.Sorted(maps.Keys(digests)) {
@@ -137,16 +145,13 @@ func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]st
 		}
 		done <- answer{bad, here}
 	})
-	patience := time.NewTimer(tryPatience)
-	defer patience.Stop()
 	select {
 	case t := <-done:
 		if len(t.refused) > 0 {
 			return t.untried, t.refused
 		}
 		return t.untried, nil
-	case <-patience.C:
-	case <-ctx.Done():
+	case <-waits.Done():
 	}
 	return []string{fmt.Sprintf("the operators could not all be tried within %s: agent job show says whether they start", tryPatience)}, nil
 }

@@ -66,13 +66,19 @@ type Jobs interface {
 
 // Operators is the registry of operators.
 type Operators interface {
-	// PushOperator checks a module and registers it. The same bytes under the same name and
-	// version are no error; other bytes are a conflict.
-	PushOperator(ctx context.Context, name, version string, module io.Reader) (api.Operator, error)
+	// Uploaded says how much of a module is here.
+	Uploaded(ctx context.Context, digest string) (api.Upload, error)
+	// Upload takes bytes of a module of size bytes, from an offset on that is not beyond what is here.
+	// What came before an error stays.
+	Upload(ctx context.Context, digest string, size, offset int64, body io.Reader) (api.Upload, error)
+	// PushOperator checks a module and registers it: one that was uploaded, by its digest, or, if that is
+	// empty, one that it reads. The same bytes under the same name and version are no error; other bytes
+	// are a conflict.
+	PushOperator(ctx context.Context, name, version, digest string, module io.Reader) (api.Operator, error)
 	// SignOperator adds a signature, in base64, to a registered version.
 	SignOperator(ctx context.Context, name, version, signature string) (api.Operator, error)
-	// PushModule checks a module and keeps it under its digest, without a name.
-	PushModule(ctx context.Context, module io.Reader) (api.Module, error)
+	// PushModule checks a module, had in the same way, and keeps it under its digest, without a name.
+	PushModule(ctx context.Context, digest string, module io.Reader) (api.Module, error)
 	// RemoveOperator removes a version of an operator, or all of them if version is empty, and returns
 	// what it removed. One that a job uses is a conflict, and nothing is removed then.
 	RemoveOperator(ctx context.Context, name, version string) ([]api.Operator, error)

@@ -56,6 +56,8 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("PUT /api/v1/operators/{name}/{version}", upload(s.pushOperator))
 	mux.Handle("PUT /api/v1/operators/{name}/{version}/signature", look(s.signOperator))
 	mux.Handle("POST /api/v1/modules", upload(s.pushModule))
+	mux.Handle("GET /api/v1/uploads/{digest}", look(s.uploaded))
+	mux.Handle("PATCH /api/v1/uploads/{digest}", upload(s.upload))
 	return mux
 }
 
@@ -349,13 +351,39 @@ func fillOperators(v []api.Operator) []api.Operator {
 
 func (s *Server) pushOperator(ctx context.Context, r *http.Request) (any, error) {
 	body := http.MaxBytesReader(nil, r.Body, maxModuleBytes)
-	o, err := s.backend.PushOperator(ctx, r.PathValue("name"), r.PathValue("version"), body)
+	o, err := s.backend.PushOperator(ctx, r.PathValue("name"), r.PathValue("version"), r.URL.Query().Get("digest"), body)
 	o.Imports = list(o.Imports)
 	return o, err
 }
 
 func (s *Server) pushModule(ctx context.Context, r *http.Request) (any, error) {
-	return s.backend.PushModule(ctx, http.MaxBytesReader(nil, r.Body, maxModuleBytes))
+	return s.backend.PushModule(ctx, r.URL.Query().Get("digest"), http.MaxBytesReader(nil, r.Body, maxModuleBytes))
+}
+
+func (s *Server) uploaded(ctx context.Context, r *http.Request) (any, error) {
+	return s.backend.Uploaded(ctx, r.PathValue("digest"))
+}
+
+func (s *Server) upload(ctx context.Context, r *http.Request) (any, error) {
+	size, err := amount(r, "size")
+	if err != nil {
+		return nil, err
+	}
+	offset, err := amount(r, "offset")
+	if err != nil {
+		return nil, err
+	}
+	return s.backend.Upload(ctx, r.PathValue("digest"), size, offset, http.MaxBytesReader(nil, r.Body, maxModuleBytes))
+}
+
+// amount is a parameter that is a number of bytes.
+func amount(r *http.Request, name string) (int64, error) {
+	text := r.URL.Query().Get(name)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, api.Invalid("send PATCH /api/v1/uploads/DIGEST?size=BYTES&offset=BYTES", "%s=%s: not a number of bytes", name, text)
+	}
+	return n, nil
 }
 
 // list makes a listing that is never null in JSON.

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/weir-stream/weir/internal/api"
@@ -22,6 +24,9 @@ type Backend struct {
 	Entered chan struct{}
 	// Cut is how much an export writes before it fails; below 0 it does not fail.
 	Cut int
+
+	mu      sync.Mutex
+	uploads map[string][]byte
 }
 
 // New makes a backend for up to that many waiting calls.
@@ -216,8 +221,8 @@ func (b *Backend) DeadLetters(_ context.Context, name string, limit int) ([]api.
 }
 
 // PushOperator implements web.Backend. A module that is "bad" is refused.
-func (b *Backend) PushOperator(_ context.Context, name, version string, module io.Reader) (api.Operator, error) {
-	m, err := push(module)
+func (b *Backend) PushOperator(_ context.Context, name, version, digest string, module io.Reader) (api.Operator, error) {
+	m, err := b.push(digest, module)
 	return api.Operator{Name: name, Version: version, Digest: m.Digest, Bytes: m.Bytes, Pushed: at}, err
 }
 
@@ -241,12 +246,48 @@ func (b *Backend) SignOperator(_ context.Context, name, version, signature strin
 }
 
 // PushModule implements web.Backend. A module that is "bad" is refused.
-func (b *Backend) PushModule(_ context.Context, module io.Reader) (api.Module, error) {
-	return push(module)
+func (b *Backend) PushModule(_ context.Context, digest string, module io.Reader) (api.Module, error) {
+	return b.push(digest, module)
 }
 
-func push(module io.Reader) (api.Module, error) {
+// Uploaded implements web.Backend.
+func (b *Backend) Uploaded(_ context.Context, digest string) (api.Upload, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.uploads[digest]) > maxUpload {
+		return api.Upload{}, &api.Error{Status: http.StatusInsufficientStorage, Message: "the disk is full", Hint: "make room"}
+	}
+	sum := fmt.Sprintf("sha256:%x", sha256.Sum256(b.uploads[digest]))
+	return api.Upload{Digest: digest, Bytes: int64(len(b.uploads[digest])), Complete: sum == digest}, nil
+}
+
+// maxUpload is what the disk takes.
+const maxUpload = 4 << 20
+
+// Upload implements web.Backend.
+func (b *Backend) Upload(ctx context.Context, digest string, size, offset int64, body io.Reader) (api.Upload, error) {
+	data, err := io.ReadAll(body)
+	b.mu.Lock()
+	if b.uploads == nil {
+		b.uploads = map[string][]byte{}
+	}
+	if have := b.uploads[digest]; offset <= int64(len(have)) {
+		b.uploads[digest] = append(have[:offset:offset], data...)
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return api.Upload{}, err
+	}
+	return b.Uploaded(ctx, digest)
+}
+
+func (b *Backend) push(digest string, module io.Reader) (api.Module, error) {
 	data, err := io.ReadAll(module)
+	if digest != "" {
+		b.mu.Lock()
+		data = b.uploads[digest]
+		b.mu.Unlock()
+	}
 	if err != nil {
 		return api.Module{}, fmt.Errorf("read the module: %w", err)
 	}
