@@ -160,32 +160,43 @@ func (r jobRecord) earlier() map[string]abs.Generation {
 
 // keepEarlier leaves out what no part that is kept can need, so that the list does not grow for ever.
 func (a *Agent) keepEarlier(ctx context.Context, rec jobRecord) (map[string]abs.Generation, error) {
-	gens, err := a.keptGenerations(ctx, rec.Name)
+	kept, err := a.keptParts(ctx, rec.Name)
 	if err != nil {
 		return nil, err
 	}
 	out := maps.Clone(rec.Earlier)
-	maps.DeleteFunc(out, func(_ string, g abs.Generation) bool { return g+1 < rec.Generation && !gens[g] })
+	maps.DeleteFunc(out, func(_ string, g abs.Generation) bool { return g+1 < rec.Generation && !kept.mayBeOf(g) })
 	return out, nil
 }
 
-// keptGenerations are those of which a checkpoint in the control plane has a part.
-func (a *Agent) keptGenerations(ctx context.Context, job string) (map[abs.Generation]bool, error) {
+// keptParts is which generations' modules the parts of the checkpoints in the control plane may be of.
+type keptParts struct {
+	of map[abs.Generation]bool
+	// before is the newest generation of which a part may be of any older one's modules: one that a task began with, or
+	// that a task that is away has had since then, while what was made with them is being made again.
+	before abs.Generation
+}
+
+func (k keptParts) mayBeOf(g abs.Generation) bool { return k.of[g] || g < k.before }
+
+func (a *Agent) keptParts(ctx context.Context, job string) (kept keptParts, err error) {
 	entries, err := a.conn.KV(wnats.Checkpoints).List(ctx, wnats.Key(kindEpoch, job))
 	if err != nil {
-		return nil, err
+		return kept, err
 	}
-	gens := map[abs.Generation]bool{}
+	kept.of = map[abs.Generation]bool{}
 	for _, e := range entries {
 		rec, err := abs.DecodeRecord(e.Value)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", e.Key, err)
+			return kept, fmt.Errorf("%s: %w", e.Key, err)
 		}
 		for _, p := range rec.Parts {
-			gens[p.Generation] = true
+			if kept.of[p.Generation] = true; rec.Initial || p.Epoch != rec.Epoch {
+				kept.before = max(kept.before, p.Generation)
+			}
 		}
 	}
-	return gens, nil
+	return kept, nil
 }
 
 // namedModules are the modules that the control plane's records name. It fails if one of them cannot be read: then
@@ -209,18 +220,18 @@ func (a *Agent) namedModules(ctx context.Context) (map[string]bool, error) {
 		if jobs[i].State == jobDeleted {
 			continue
 		}
-		gens := map[abs.Generation]bool{}
+		var kept keptParts
 		for r := &jobs[i]; r != nil; r = r.Next {
 			for _, d := range r.digests() {
 				named[d] = true
 			}
-			if len(r.Earlier) > 0 && len(gens) == 0 {
-				if gens, err = a.keptGenerations(ctx, r.Name); err != nil {
+			if len(r.Earlier) > 0 && kept.of == nil {
+				if kept, err = a.keptParts(ctx, r.Name); err != nil {
 					return nil, err
 				}
 			}
 			for d, g := range r.Earlier {
-				if gens[g] {
+				if kept.mayBeOf(g) {
 					named[d] = true
 				}
 			}

@@ -197,7 +197,19 @@ func TestModulesThatNobodyNeeds(t *testing.T) {
 	}
 	s.collect(a)
 	s.wantStored("a part of an older generation", "ab")
-	s.must(s.conn.KV(wnats.Checkpoints).Delete(s.ctx, epochKey("j", 7)))
+	for what, rec := range map[string]abs.EpochRecord{
+		"what a task began with": {Epoch: 7, Generation: 2, State: abs.Replicated, Initial: true, Parts: map[abs.TaskID]abs.Part{"t": {Epoch: 7, Generation: 2}}},
+		"the part of one away":   {Epoch: 7, Generation: 2, State: abs.Replicated, Parts: map[abs.TaskID]abs.Part{"t": {Epoch: 6, Generation: 2}}},
+	} {
+		_, err = s.conn.KV(wnats.Checkpoints).Put(s.ctx, epochKey("j", 7), mustJSON(rec))
+		s.must(err)
+		s.collect(a)
+		s.wantStored(what, "ab")
+	}
+	_, err = s.conn.KV(wnats.Checkpoints).Put(s.ctx, epochKey("j", 7), mustJSON(abs.EpochRecord{
+		Epoch: 7, Generation: 2, State: abs.Replicated, Parts: map[abs.TaskID]abs.Part{"t": {Epoch: 7, Generation: 2}},
+	}))
+	s.must(err)
 	s.collect(a)
 	s.wantStored("no such part", "a")
 
