@@ -158,10 +158,9 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 		if meta, err = decodeMeta(*old); err != nil {
 			return err
 		}
-		if meta.Upgraded.Older = false; !meta.Final { // behind a final barrier nothing is processed
-			if meta.Upgraded.Older, err = t.madeMore(*old); err != nil {
-				return err
-			}
+		meta.Upgraded.PlanDue = t.spec.Source && t.env.BaseHere && !t.env.RolledBack && len(t.spec.Ops) > 0
+		if meta.Upgraded.Older, err = t.madeMore(*old, meta); err != nil {
+			return err
 		}
 		meta.Aligner, meta.Draining, meta.Final = abs.State{}, false, false
 		meta.tellAgain()
@@ -191,6 +190,11 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 			t.pos = old.Pos
 		}
 	}
+	if t.upgraded.PlanDue { // before anything of this generation is logged
+		if _, err := t.logPlan(); err != nil {
+			return err
+		}
+	}
 	if err := t.readLog(look, t.pos); err != nil {
 		return err
 	}
@@ -208,9 +212,10 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 	return nil
 }
 
-// madeMore says whether the log holds, behind a part of an older generation, what operators have processed.
-func (t *Task) madeMore(old PartInfo) (more bool, err error) {
-	if !t.spec.Source || !t.env.BaseHere || t.env.RolledBack || len(t.spec.Ops) == 0 {
+// madeMore says whether the log holds, behind a part of an older generation, what operators have processed. Of that
+// generation itself there is nothing behind its final barrier.
+func (t *Task) madeMore(old PartInfo, meta taskMeta) (more bool, err error) {
+	if !meta.Upgraded.PlanDue {
 		return false, nil
 	}
 	look, err := t.env.Log.Follow(old.Pos)
@@ -224,8 +229,10 @@ func (t *Task) madeMore(old PartInfo) (more bool, err error) {
 			return false, err
 		}
 		switch e.Kind {
-		case EntryIngest, EntryMarked, EntryMarks, EntryReplay, EntryTick:
+		case EntryIngest, EntryMarked, EntryMarks, EntryReplay, EntryEnd:
 			more = true
+		case EntryTick:
+			more = !meta.Final
 		}
 	}
 	return true, nil

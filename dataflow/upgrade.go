@@ -67,6 +67,8 @@ type Upgrade struct {
 	// Ops are the versions by name; operators that are not named, and names that the task does not have, stay
 	// as they are.
 	Ops []OpVersion `json:"ops"`
+	// Fresh are operators that lose their variables whatever changes: of upgrade 0.
+	Fresh []string `json:"fresh,omitempty"`
 	// Trial: a record on which an operator fails is kept as a dead letter even if the operator's policy is to
 	// stop, so that the old version can be had back. It is not part of the log.
 	Trial bool `json:"-"`
@@ -88,8 +90,11 @@ type Upgraded struct {
 	Before  Tally  `json:"before,omitzero"` // between it and the one before
 	// Ops are the versions that run; nil in a part from before there were upgrades.
 	Ops []OpVersion `json:"ops,omitempty"`
-	// Older: the task makes again what it has made in an older generation, with the versions of then.
-	Older bool `json:"older,omitempty"`
+	// PlanDue: upgrade 0 of the generation is still to come, an entry of a source's log that says where the versions of
+	// its plan begin, for generations that begin from a part before it. Older: until then the task makes again what it
+	// has made in older generations, with the versions of then.
+	PlanDue bool `json:"plan_due,omitempty"`
+	Older   bool `json:"older,omitempty"`
 }
 
 // upgradeEntry is an upgrade in the log: generation (uvarint), then the upgrade as JSON.
@@ -129,19 +134,10 @@ func (t *Task) Upgrade(u Upgrade) {
 }
 
 // upgradeDue logs the upgrade that the task lacks, if there is one; a streamed task then takes it at once, a
-// source when it comes to it in its log. To the versions of the plan a task comes by one, number 0, that makes again what
-// it has made in an older generation.
+// source when it comes to it in its log.
 func (t *Task) upgradeDue() (bool, error) {
-	if t.upgraded.Older && !t.planLogged {
-		plan := Upgrade{}
-		for _, op := range t.spec.Ops {
-			plan.Ops = append(plan.Ops, op.Version())
-		}
-		if _, err := t.env.Log.Append(EntryUpgrade, upgradeEntry{t.spec.Generation, plan}.encode()); err != nil {
-			return false, ignoreFull(err)
-		}
-		t.planLogged = true
-		return true, nil
+	if t.upgraded.PlanDue && !t.planLogged {
+		return t.logPlan()
 	}
 	if t.target.Number <= max(t.upgraded.Number, t.upgradeLogged) {
 		return false, nil
@@ -161,16 +157,40 @@ func (t *Task) upgradeDue() (bool, error) {
 	return true, t.upgrade(pos, e)
 }
 
+// logPlan logs upgrade 0. It is tried again later if the log is full: until then nothing else is logged either.
+func (t *Task) logPlan() (bool, error) {
+	plan := Upgrade{}
+	for _, op := range t.spec.Ops {
+		plan.Ops = append(plan.Ops, op.Version())
+		if op.Operator.Fresh {
+			plan.Fresh = append(plan.Fresh, op.Operator.Name)
+		}
+	}
+	if _, err := t.env.Log.Append(EntryUpgrade, upgradeEntry{t.spec.Generation, plan}.encode()); err != nil {
+		return false, ignoreFull(err)
+	}
+	t.planLogged = true
+	return true, nil
+}
+
 // upgrade takes an upgrade of the log.
 func (t *Task) upgrade(pos abs.Position, e upgradeEntry) error {
 	t.pos = pos
-	if !t.takes(e.generation) || !t.upgraded.Older && e.Number <= t.upgraded.Number {
+	own := e.generation == t.spec.Generation
+	switch {
+	case !t.takes(e.generation):
+		return nil
+	case t.upgraded.PlanDue && own && !t.upgraded.Older: // the versions are those of the plan already
+		t.upgraded.PlanDue = false
+		t.setUpgraded(t.upgraded)
+		return nil
+	case !t.upgraded.Older && e.Number <= t.upgraded.Number:
 		return nil
 	}
 	t.stir()
 	next := Upgraded{Number: e.Number, Before: t.upgraded.Since}
-	if t.upgraded.Older && e.generation < t.spec.Generation {
-		next.Number, next.Older = 0, true
+	if t.upgraded.Older && !own {
+		next.Number, next.PlanDue, next.Older = 0, true, true
 	}
 	if g, is := t.giveUps[pos][upgradeIndex]; is {
 		t.unsure.add(pos, g.at)
@@ -179,8 +199,8 @@ func (t *Task) upgrade(pos abs.Position, e upgradeEntry) error {
 		return nil
 	}
 	var fresh []string
-	if t.upgraded.Older && !next.Older {
-		fresh = t.chain.beginPlan(t.spec.Ops)
+	if t.upgraded.Older && e.Number == 0 {
+		fresh = t.chain.beginPlan(e.Upgrade)
 	}
 	if err := t.chain.upgrade(t.env.Operators, e.Ops, fresh); err != nil {
 		return &recordError{index: upgradeIndex, err: err}
@@ -197,20 +217,16 @@ func (t *Task) takes(gen abs.Generation) bool {
 	return gen == t.spec.Generation || (t.env.RolledBack || t.upgraded.Older) && gen < t.spec.Generation
 }
 
-// beginPlan prepares the chain for the versions of the plan, when all that was made in an older generation has been made
-// again, and names the operators that are to lose their variables. Which versions are alike is, as between
-// generations, a matter of module and configuration.
-func (c *chain) beginPlan(plan []OpSpec) (fresh []string) {
+// beginPlan prepares the chain for the versions of a generation's plan, and names the operators that are to lose their
+// variables. Which versions are alike is, as where a generation begins with them, a matter of module and configuration.
+func (c *chain) beginPlan(plan Upgrade) (fresh []string) {
 	for i := range c.spec.Ops {
-		now, next := &c.spec.Ops[i].Operator, plan[i].Operator
-		if now.Digest == next.Digest && maps.Equal(now.Config, next.Config) {
-			now.Anew = next.Anew
-		}
-		if next.Fresh {
-			fresh = append(fresh, next.Name)
+		now := &c.spec.Ops[i].Operator
+		if v, named := versionOf(plan.Ops, now.Name); named && now.Digest == v.Digest && maps.Equal(now.Config, v.Config) {
+			now.Anew = v.Anew
 		}
 	}
-	return fresh
+	return plan.Fresh
 }
 
 func (t *Task) setUpgraded(u Upgraded) {
@@ -245,7 +261,7 @@ func (t *Task) loadVersions(u Upgraded, older bool) {
 		}
 	}
 	if older {
-		u = Upgraded{Older: u.Older}
+		u = Upgraded{PlanDue: u.PlanDue, Older: u.Older}
 	}
 	u.Ops = t.chain.versions()
 	t.upgradeLogged, t.planLogged = 0, false

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow/frame"
 )
 
@@ -300,6 +301,37 @@ func TestOldRecordsAreOfOldVersions(t *testing.T) {
 				p.sync()
 			}
 			p.stop(n == 4)
+		}
+	})
+}
+
+// TestOldRecordsOfTwoChanges: away again before a part of the next generation counts, a gateway begins the one after it
+// from the part of before both, and makes again what it has made in between with the versions of in between.
+func TestOldRecordsOfTwoChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := upgradeDevice(t, "")
+		p := d.versioned()
+		p.receive("a")
+		p.sync()
+		p.barrier(1)
+		p.sync()
+		p.stop(false)
+		parts, err := d.store.Parts("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		base := parts[len(parts)-1]
+		d.base = &base
+		want := []string{"1 a=1/v1"}
+		for gen := 2; gen <= 4; gen++ {
+			d.floor, d.spec.Generation = abs.Epoch(gen), abs.Generation(gen)
+			d.spec.Ops[0].Operator.Digest = map[int]string{2: "v2", 3: "v3", 4: "v3"}[gen]
+			p = d.versioned()
+			p.receive("a")
+			p.sync()
+			want = append(want, fmt.Sprintf("%d a=%d/%s", gen, gen, d.spec.Ops[0].Operator.Digest))
+			p.wants(fmt.Sprint("generation ", gen), want...)
+			p.stop(false)
 		}
 	})
 }
