@@ -355,7 +355,6 @@ func (a *Agent) openNATS() error {
 	if a.opt.Embedded() {
 		opt := wnats.ServerOptions{
 			Name: a.name, Dir: filepath.Join(a.dir.Path(), "nats"), Listen: a.opt.NATSListen, MQTTListen: a.opt.MQTTListen, Log: a.log,
-			MaxMemory: memoryBytes("/") / 4 * 3,
 		}
 		if c := a.opt.Auth.NATS; !c.IsZero() {
 			opt.Users = append(opt.Users, wnats.User{Name: c.User, Password: c.Password})

@@ -101,12 +101,15 @@ func (a *Agent) lead(ctx context.Context, term abs.Term) error {
 
 // lead is one term. run owns it.
 type lead struct {
-	a      *Agent
-	term   abs.Term
-	began  time.Time
-	jobs   map[string]*led
-	events chan func()
-	tidied time.Time
+	a     *Agent
+	term  abs.Term
+	began time.Time
+	// outdated: agents have brought records of a higher term to a control plane that is a new one. The next term is
+	// above it.
+	outdated bool
+	jobs     map[string]*led
+	events   chan func()
+	tidied   time.Time
 	// cluster is the identity of the control plane that jobs are of.
 	cluster string
 }
@@ -143,8 +146,13 @@ func (l *lead) run(ctx context.Context) error {
 		case <-t.C:
 			l.tick(ctx)
 		}
+		if l.outdated {
+			return errOutdated
+		}
 	}
 }
+
+var errOutdated = errors.New("records of a higher term have come to this control plane")
 
 // watch passes a bucket's changes on to run.
 func (l *lead) watch(ctx context.Context, take func(context.Context, string, wnats.Event)) func(wnats.Event) error {
@@ -382,6 +390,7 @@ func (l *lead) step(ctx context.Context, j *led, notices ...abs.Notice) {
 	}
 	if act.Deposed != "" {
 		l.a.log.Info("coordinator of a job begins anew", "job", j.rec.Name, "reason", act.Deposed)
+		l.outdated = l.a.highestTerm() > l.term
 		l.drop(j.rec.Name)
 		return
 	}

@@ -177,7 +177,15 @@ type keptParts struct {
 	before abs.Generation
 }
 
-func (k keptParts) mayBeOf(g abs.Generation) bool { return k.of[g] || g < k.before }
+// mayBeOf says whether a part may be of a module of which g is the newest generation that had it.
+func (k keptParts) mayBeOf(g abs.Generation) bool {
+	for of := range k.of {
+		if of <= g {
+			return true
+		}
+	}
+	return g < k.before
+}
 
 func (a *Agent) keptParts(ctx context.Context, job string) (kept keptParts, err error) {
 	entries, err := a.conn.KV(wnats.Checkpoints).List(ctx, wnats.Key(kindEpoch, job))

@@ -192,7 +192,7 @@ func TestModulesThatNobodyNeeds(t *testing.T) {
 		Epoch: 7, Term: 1, Generation: 1, State: abs.Replicated, Parts: map[abs.TaskID]abs.Part{"t": {Epoch: 7, Generation: 1, Version: 3}},
 	}))
 	s.must(err)
-	if kept, err := a.keepEarlier(s.ctx, jobRecord{Name: "j", Generation: 4, Earlier: map[string]abs.Generation{"x": 1, "y": 2, "z": 3}}); err != nil || fmt.Sprint(kept) != "map[x:1 z:3]" {
+	if kept, err := a.keepEarlier(s.ctx, jobRecord{Name: "j", Generation: 4, Earlier: map[string]abs.Generation{"x": 1, "y": 2, "z": 3}}); err != nil || fmt.Sprint(kept) != "map[x:1 y:2 z:3]" {
 		t.Errorf("%v, %v", kept, err)
 	}
 	s.collect(a)

@@ -138,7 +138,7 @@ func (a *Agent) goBack(ctx context.Context, rec jobRecord, replace []string, rol
 func (r jobRecord) successor(p *job.Physical) jobRecord {
 	r.Earlier = r.earlier()
 	r.Plan, r.Generation, r.Revision, r.State = p, p.Generation, 1, jobRunning
-	r.Base, r.Final, r.Next, r.RolledBack, r.ByPolicy, r.Because, r.Upgrade = 0, 0, nil, false, false, "", nil
+	r.Base, r.Final, r.Next, r.RolledBack, r.ByPolicy, r.Because, r.Upgrade, r.Shadow = 0, 0, nil, false, false, "", nil, nil
 	return r
 }
 

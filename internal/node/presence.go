@@ -381,6 +381,13 @@ func (a *Agent) takeAsk(q ask) {
 	signal(a.asked)
 }
 
+// forgetAsk lets the next ask be taken, whatever its term.
+func (a *Agent) forgetAsk() {
+	a.askMu.Lock()
+	defer a.askMu.Unlock()
+	a.ask = ask{}
+}
+
 // drained is the ask that has been answered; zero while there is none.
 func (a *Agent) drained() ask {
 	a.askMu.Lock()
@@ -391,11 +398,11 @@ func (a *Agent) drained() ask {
 	return a.ask
 }
 
-// behind says whether some task here has not yet brought to its receivers what the log has up to a position.
+// behind says whether some task here that has not stopped for good has not yet brought to its receivers what the log has up to a position.
 func (a *Agent) behind(mark abs.Position) bool {
 	for _, h := range a.hosted() {
 		for _, r := range h.tasks() {
-			if r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) && !r.beginsAnew() {
+			if !r.failed() && r.entries.Info().Last > 0 && !r.handedOver(min(mark, r.entries.Info().Last)) && !r.beginsAnew() {
 				return true
 			}
 		}

@@ -117,6 +117,9 @@ func (a *Agent) session(ctx context.Context) error {
 }
 
 func (a *Agent) setCluster(id string) {
+	if id != "" {
+		a.forgetAsk() // terms may begin anew with a control plane
+	}
 	a.modules.mu.Lock()
 	a.modules.inTouch = a.stopwatch()
 	a.modules.mu.Unlock()

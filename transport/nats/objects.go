@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -239,11 +240,22 @@ func (o *Objects) DeleteRevision(ctx context.Context, was Object) (bool, error) 
 	return deleted, nil
 }
 
+// lookedUpAtOnce is how many objects are looked up within one request's patience: over a slow link each takes its time.
+const lookedUpAtOnce = 4 * askedAtOnce
+
 // Missing returns those of the names that are no objects of the store. It asks for many at the same time.
-func (o *Objects) Missing(ctx context.Context, names []string) ([]string, error) {
-	if len(names) == 0 {
-		return nil, nil
+func (o *Objects) Missing(ctx context.Context, names []string) (missing []string, err error) {
+	for some := range slices.Chunk(names, lookedUpAtOnce) {
+		more, err := o.missing(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, more...)
 	}
+	return missing, nil
+}
+
+func (o *Objects) missing(ctx context.Context, names []string) ([]string, error) {
 	missing := make([]bool, len(names))
 	err := o.conn.control.request(ctx, func(ctx context.Context) error {
 		h, err := o.conn.control.js.ObjectStore(ctx, o.name())
