@@ -864,6 +864,19 @@ func (r *runner) keepReport(rep dataflow.PartReport) {
 	}
 }
 
+// initialBehind are the initial epochs that were started before the task had a part to answer them with, because an
+// earlier one, for which it made that part, was aborted meanwhile.
+func (r *runner) initialBehind(e abs.Epoch) (epochs []abs.Epoch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rec := range r.records {
+		if rec.Initial && rec.State == abs.Started && rec.Epoch > e {
+			epochs = append(epochs, rec.Epoch)
+		}
+	}
+	return epochs
+}
+
 // ackOf is the acknowledgement that a durable part makes.
 func (r *runner) ackOf(rep dataflow.PartReport) abs.Ack {
 	return abs.Ack{
@@ -883,6 +896,11 @@ type observer struct{ r *runner }
 func (o observer) PartDurable(rep dataflow.PartReport) {
 	o.r.keepReport(rep)
 	o.r.a.acks.push(ackJob{o.r.rec.Name, o.r.ackOf(rep)})
+	for _, e := range o.r.initialBehind(rep.Info.Epoch) {
+		ack := o.r.ackOf(rep)
+		ack.Epoch = e
+		o.r.a.acks.push(ackJob{o.r.rec.Name, ack})
+	}
 }
 
 // PartSkipped implements [dataflow.Observer].
