@@ -295,9 +295,15 @@ func (a *Agent) openPack(ctx context.Context, name string) (io.ReadCloser, error
 		return r, nil
 	}
 	object, task := splitPack(name)
-	r, err := a.conn.Objects(wnats.Snapshots).Get(ctx, object)
-	if err == nil && task != "" {
+	objects := a.conn.Objects(wnats.Snapshots)
+	r, err := objects.Get(ctx, object)
+	switch {
+	case err == nil && task != "":
 		r, err = openMember(r, task)
+	case task != "" && errors.Is(err, wnats.ErrNotFound): // of a checkpoint that another agent has imported: a pack each
+		if alone, e := objects.Get(ctx, name); e == nil {
+			r, err = alone, nil
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pack %s: %w", name, err)
