@@ -438,7 +438,7 @@ func (s *theSite) send(lasts time.Duration) {
 	for g := range gateways {
 		s.streams = append(s.streams, newStream("chain", g, plainAt, s.once(), s.total),
 			newStream("shuffle", g, otherAt, 1, s.total), newStream("loop", g, plainAt, 1, s.total),
-			newStream("windows", g, otherAt, 1, s.total))
+			newStream("windows", g, plainAt, 1, s.total))
 	}
 	for _, st := range s.streams {
 		st.sender.Held.Store(false)

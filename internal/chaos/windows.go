@@ -14,7 +14,7 @@ const windowsJob = `name: windows
 checkpoint: {interval: 1s, min_pause: 200ms, detach_after: 20s}
 sources:
   readings:
-    mqtt: {broker: "tcp://OTHER", client_id: "{agent}-windows", topics: ["windows/{agent}/+"], qos: 1, keep_alive: 2s}
+    mqtt: {broker: "tcp://PLAIN", client_id: "{agent}-windows", topics: ["windows/{agent}/+"], qos: 1, keep_alive: 2s}
     key: {segment: 2}
     id: {json: seq, window: 100000}
     time: {json: t, unit: ms, max_delay: 1s}
@@ -23,11 +23,11 @@ operators:
   sums: {wasm: ./window.wasm, from: readings, key_by: key, parallelism: 2, on: {role: plant}, config: {size: 5s, field: seq, functions: "count,sum"}}
 sinks:
   windows:
-    mqtt: {broker: "tcp://OTHER", topic: "out/windows/{key}", qos: 1,
+    mqtt: {broker: "tcp://PLAIN", topic: "out/windows/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","start":{value.start},"count":{value.count},"sum":{value.sum}}'}
     from: sums
   late:
-    mqtt: {broker: "tcp://OTHER", topic: "out/late/{key}", qos: 1,
+    mqtt: {broker: "tcp://PLAIN", topic: "out/late/{key}", qos: 1,
            payload: '{"number":{number},"channel":"{channel}","t":{value.t},"seq":{value.seq}}'}
     from: sums.late
 `
