@@ -1,8 +1,10 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/storage"
 )
@@ -14,6 +16,7 @@ import (
 type ledStore struct {
 	dataflow.SnapshotStore
 	log *storage.LogStream
+	gen abs.Generation // the task's
 }
 
 // Parts implements [dataflow.SnapshotStore]. Of older generations it lists all: a generation begins with one wherever the
@@ -24,6 +27,9 @@ func (s ledStore) Parts(task string) ([]dataflow.PartInfo, error) {
 	if err != nil || len(parts) == 0 {
 		return parts, err
 	}
-	gen := parts[len(parts)-1].Generation
-	return slices.DeleteFunc(parts, func(p dataflow.PartInfo) bool { return p.Generation == gen && p.Pos < front }), nil
+	newest := parts[len(parts)-1]
+	if newest.Generation == s.gen && newest.Pos < front { // a checkpoint has come to count since it was fetched: the task must not think that it has none
+		return nil, fmt.Errorf("the newest snapshot of %s is of log entry %d, and the log begins after %d", task, newest.Pos, front)
+	}
+	return slices.DeleteFunc(parts, func(p dataflow.PartInfo) bool { return p.Generation == s.gen && p.Pos < front }), nil
 }

@@ -66,7 +66,7 @@ func TestGapBehindTheLog(t *testing.T) {
 	}
 	sent := &lastFrame{}
 	task := dataflow.NewTask(spec, dataflow.Env{
-		Log: entries, Store: ledStore{store, entries}, Output: sent, Observer: unheard{},
+		Log: entries, Store: ledStore{store, entries, 1}, Output: sent, Observer: unheard{},
 		Save: func(info dataflow.PartInfo, changes []dataflow.Change, done func(error)) {
 			done(store.Save(info, changes))
 		},
@@ -102,8 +102,11 @@ func TestGapBehindTheLog(t *testing.T) {
 		t.Fatalf("%d snapshots, %v", len(parts), err)
 	}
 	must(entries.Truncate(parts[1].Pos))
-	if led, err := (ledStore{store, entries}).Parts("j/text@g"); err != nil || len(led) != 1 || led[0].Version != parts[1].Version {
+	if led, err := (ledStore{store, entries, 1}).Parts("j/text@g"); err != nil || len(led) != 1 || led[0].Version != parts[1].Version {
 		t.Fatalf("the log leads on from %+v, %v", led, err)
+	}
+	if led, err := (ledStore{store, entries, 2}).Parts("j/text@g"); err != nil || len(led) != 2 {
+		t.Fatalf("to the next generation all are shown, not %+v, %v", led, err)
 	}
 	var asked error
 	for range 1000 {
@@ -114,5 +117,9 @@ func TestGapBehindTheLog(t *testing.T) {
 	}
 	if !errors.Is(asked, dataflow.ErrGap) || !permanent(asked) {
 		t.Errorf("it ends with %v", asked)
+	}
+	must(entries.Truncate(entries.Info().Last))
+	if led, err := (ledStore{store, entries, 1}).Parts("j/text@g"); err == nil || len(led) > 0 {
+		t.Errorf("where the log leads on from none, a task is told of %+v, %v", led, err)
 	}
 }

@@ -241,7 +241,7 @@ func (r *runner) once(ctx context.Context) error {
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	env := dataflow.Env{
-		Log: r.entries, Store: ledStore{r.a.store, r.entries}, Operators: r.operators(), Dead: patientLetters{r.a.dead, ctx, r.log}, Observer: observer{r},
+		Log: r.entries, Store: ledStore{r.a.store, r.entries, r.rec.Generation}, Operators: r.operators(), Dead: patientLetters{r.a.dead, ctx, r.log}, Observer: observer{r},
 		Save: r.a.save, Clock: r.clock.now, Stopwatch: r.a.stopwatch, Floor: floor, Base: base, BaseHere: r.here(base), Version: highest, Go: r.commit,
 		Spool: r.spool,
 	}
