@@ -118,6 +118,8 @@ func TestGapBehindTheLog(t *testing.T) {
 	if !errors.Is(asked, dataflow.ErrGap) || !permanent(asked) {
 		t.Errorf("it ends with %v", asked)
 	}
+	must(ingest.Append(dataflow.IngestBatch{Payload: frame.AppendRecord(nil, frame.Record{Value: []byte("b")}), Count: 1}, func() {}))
+	must(log.WaitSynced(t.Context(), log.Last()))
 	must(entries.Truncate(entries.Info().Last))
 	if led, err := (ledStore{store, entries, 1}).Parts("j/text@g"); err == nil || len(led) > 0 {
 		t.Errorf("where the log leads on from none, a task is told of %+v, %v", led, err)
