@@ -32,25 +32,7 @@ type shelf struct {
 }
 
 func newShelf(t *testing.T) *shelf {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	t.Cleanup(cancel)
-	quiet := slog.New(slog.DiscardHandler)
-	server, err := wnats.StartServer(wnats.ServerOptions{Dir: t.TempDir(), Name: "test", Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Shutdown)
-	conn, err := wnats.Connect(wnats.ConnectOptions{Server: server, Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	if err := conn.WaitConnected(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Ensure(ctx); err != nil {
-		t.Fatal(err)
-	}
+	ctx, conn := controlPlane(t)
 	return &shelf{t, ctx, conn}
 }
 
