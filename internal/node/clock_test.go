@@ -24,7 +24,10 @@ sinks:
   out: {file: {path: out.txt, line: "{value}"}, from: in}
 `
 
-// publish sends messages of QoS 1, each when the broker has acknowledged the one before.
+var publishers atomic.Int64 // how many there were: each has an identifier of its own
+
+// publish sends messages of QoS 1, each when the broker has acknowledged the one before. It does not wait until the
+// server has noticed that it left; a second client of the same identifier might be refused meanwhile.
 func publish(t *testing.T, addr string, payloads ...string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -46,7 +49,7 @@ func publish(t *testing.T, addr string, payloads ...string) {
 		return p
 	}
 	c := packets.NewControlPacket(packets.Connect).(*packets.ConnectPacket)
-	c.ProtocolName, c.ProtocolVersion, c.ClientIdentifier, c.CleanSession = "MQTT", 4, "publisher", true
+	c.ProtocolName, c.ProtocolVersion, c.ClientIdentifier, c.CleanSession = "MQTT", 4, fmt.Sprint("publisher-", publishers.Add(1)), true
 	send(c)
 	if ack, ok := wait().(*packets.ConnackPacket); !ok || ack.ReturnCode != 0 {
 		t.Fatalf("CONNACK %v", ack)
