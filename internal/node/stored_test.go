@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -147,5 +149,45 @@ func TestLargeReplicaIsStoredAgain(t *testing.T) {
 	s.remove(one[0])
 	if again := s.replicate(2); len(again) != 1 || slices.Contains(two, again[0]) {
 		t.Errorf("%v, after %v", again, two)
+	}
+}
+
+// TestImportedReplicaIsForAll: a part of a task was stored in one object with others. An agent that has imported the
+// exported checkpoint brings its packs to another control plane, each alone; there an agent that has imported nothing
+// restores its task from them.
+func TestImportedReplicaIsForAll(t *testing.T) {
+	from := newReplicaSite(t)
+	from.save(1, 100)
+	packs := from.replicate(1)
+	if object, task := splitPack(packs[0]); object == "" || task != "t" {
+		t.Fatalf("%v is no part of an object", packs)
+	}
+	r, err := from.r.a.openPack(from.ctx, packs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pack, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	to := newReplicaSite(t)
+	if _, err := to.r.a.importPacks(to.ctx, "j/t", packs); !errors.Is(err, wnats.ErrNotFound) {
+		t.Fatalf("before it is brought: %v", err)
+	}
+	blobs, err := storage.OpenBlobs(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := blobs.PutBytes(blobOfPack(packs[0]), pack); err != nil {
+		t.Fatal(err)
+	}
+	imported := &Agent{conn: to.r.a.conn, blobs: blobs}
+	if err := imported.mergeBlobs(to.ctx); err != nil {
+		t.Fatal(err)
+	}
+	info, err := to.r.a.importPacks(to.ctx, "j/t", packs)
+	if err != nil || info.Epoch != 1 || info.Version != 1 {
+		t.Errorf("%+v, %v", info, err)
 	}
 }
