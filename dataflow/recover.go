@@ -190,11 +190,6 @@ func (t *Task) begin(ctx context.Context, old *PartInfo) error {
 			t.pos = old.Pos
 		}
 	}
-	if t.upgraded.PlanDue { // before anything of this generation is logged
-		if _, err := t.logPlan(); err != nil {
-			return err
-		}
-	}
 	if err := t.readLog(look, t.pos); err != nil {
 		return err
 	}
@@ -412,6 +407,11 @@ func (t *Task) readLog(after, pos abs.Position) error {
 			return fmt.Errorf("log entry %d: %w", e.Pos, err)
 		}
 		backlog += n
+	}
+	if t.upgraded.PlanDue && !t.planLogged { // once, and before anything of the generation is logged
+		if _, err := t.logPlan(); err != nil {
+			return err
+		}
 	}
 	t.stats.looked.Store(true)
 	t.stats.backlog.Store(backlog)

@@ -166,10 +166,11 @@ func (t *Task) logPlan() (bool, error) {
 			plan.Fresh = append(plan.Fresh, op.Operator.Name)
 		}
 	}
-	if _, err := t.env.Log.Append(EntryUpgrade, upgradeEntry{t.spec.Generation, plan}.encode()); err != nil {
+	pos, err := t.env.Log.Append(EntryUpgrade, upgradeEntry{t.spec.Generation, plan}.encode())
+	if err != nil {
 		return false, ignoreFull(err)
 	}
-	t.planLogged = true
+	t.planLogged, t.replayEnd = true, max(t.replayEnd, pos)
 	return true, nil
 }
 

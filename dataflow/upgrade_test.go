@@ -336,6 +336,40 @@ func TestOldRecordsOfTwoChanges(t *testing.T) {
 	})
 }
 
+// TestPlanIsLoggedOnce: a generation that is begun twice, with records in the log and no part of it kept, says once where
+// its plan begins: what a second entry would do to a generation that begins from before both is done already.
+func TestPlanIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := upgradeDevice(t, "")
+		p := d.versioned()
+		p.receive("a")
+		p.barrier(1)
+		p.sync()
+		p.stop(false)
+		before := slices.Clone(d.store.parts)
+		d.base, d.floor, d.spec.Generation = &before[len(before)-1], 2, 2
+		d.spec.Ops[0].Operator.Digest = "v2"
+		want := []string{"1 a=1/v1"}
+		for n := 2; n <= 3; n++ {
+			p = d.versioned()
+			p.receive("a")
+			p.sync()
+			want = append(want, fmt.Sprintf("%d a=%d/v2", n, n))
+			p.wants(fmt.Sprint("with record ", n), want...)
+			p.stop(false)
+			d.store.parts = before // the first part of the generation was not saved
+			mustEqual(t, "entries", d.log.kinds(EntryUpgrade), 1)
+		}
+		d.floor, d.spec.Generation = 3, 3
+		d.spec.Ops[0].Operator.Digest = "v3"
+		p = d.versioned()
+		p.receive("a")
+		p.sync()
+		p.wants("the next generation", append(want, "4 a=4/v3")...)
+		p.stop(false)
+	})
+}
+
 // freshly notes how operators were made.
 type freshly struct {
 	versioned
