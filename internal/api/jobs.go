@@ -194,7 +194,8 @@ type Source struct {
 	Name string `json:"name"`
 	// State is "connecting", "subscribing", "receiving", "log full" or "stopped".
 	State string `json:"state"`
-	// Reason tells why nothing is logged, when State is "log full".
+	// Reason tells why nothing is logged: of the log, when State is "log full", else of the broker. While State is
+	// "receiving", what the broker grants less than the job asks for.
 	Reason   string `json:"reason,omitempty"`
 	Received uint64 `json:"received"` // repeats included
 	Logged   uint64 `json:"logged"`   // durable in the input log

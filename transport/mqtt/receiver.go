@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -410,6 +411,7 @@ func (r *receiver) granted(p *packet) {
 		r.sess.fail(fmt.Errorf("the broker answers %d subscriptions with %d codes", len(cfg.Topics), len(p.codes)))
 		return
 	}
+	lower := ""
 	for i, code := range p.codes {
 		switch {
 		case code > 2:
@@ -417,8 +419,10 @@ func (r *receiver) granted(p *packet) {
 			return
 		case code < cfg.QoS:
 			r.src.deps.Log.Warn("the broker grants a lower QoS than asked for", "topic", cfg.Topics[i], "asked", cfg.QoS, "granted", code)
+			lower = cmp.Or(lower, fmt.Sprintf("the broker grants QoS %d where the job asks for %d, first for %q: messages may be lost, or come twice; let it grant more, or ask for less", code, cfg.QoS, cfg.Topics[i]))
 		}
 	}
+	r.src.lower.Store(&lower)
 	if !r.session {
 		r.session = true
 		r.note(dataflow.Mark{Key: markSession, Value: r.src.identity()}, nil)

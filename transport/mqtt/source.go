@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,9 +113,11 @@ func (s SourceState) String() string {
 
 // SourceStatus is a snapshot of a source's state and of its counters since it was made.
 type SourceStatus struct {
-	Link   LinkStatus
-	State  SourceState
-	Reason string // why the log takes nothing, when it is full
+	Link  LinkStatus
+	State SourceState
+	// Reason is why the log takes nothing, else what the last attempt of an outage met, else what the broker grants less
+	// than is asked for.
+	Reason string
 
 	Received   uint64 // messages, repeats included
 	Repeated   uint64 // recognised by their packet identifier and not taken again
@@ -165,7 +168,8 @@ type Source struct {
 
 	state, outer atomic.Uint32 // the state, and that of the connection alone; set by the run's owner
 	waiting      atomic.Int64
-	reason       atomic.Pointer[string]
+	reason       atomic.Pointer[string] // why the log takes nothing
+	lower        atomic.Pointer[string] // which QoS is granted below the one asked for
 	received, repeated, logged, acked,
 	shed, dead, withoutID, skipped,
 	renamed, sessionsLost, gaps, missing, untracked atomic.Uint64
@@ -182,6 +186,7 @@ func NewSource(cfg SourceConfig, deps Deps) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, link: l, deps: l.deps, bounds: defaultSourceBounds}
 	s.reason.Store(new(string))
+	s.lower.Store(new(string))
 	return s, nil
 }
 
@@ -225,8 +230,9 @@ func (s *Source) noteGaps(g gaps) {
 
 // Status may be called at any time.
 func (s *Source) Status() SourceStatus {
+	link := s.link.status()
 	return SourceStatus{
-		Link: s.link.status(), State: SourceState(s.state.Load()), Reason: *s.reason.Load(),
+		Link: link, State: SourceState(s.state.Load()), Reason: cmp.Or(*s.reason.Load(), link.LastError, *s.lower.Load()),
 		Received: s.received.Load(), Repeated: s.repeated.Load(), Logged: s.logged.Load(), Acked: s.acked.Load(),
 		Shed: s.shed.Load(), Skipped: s.skipped.Load(), DeadLetter: s.dead.Load(), WithoutID: s.withoutID.Load(),
 		Renamed: s.renamed.Load(), SessionsLost: s.sessionsLost.Load(), Gaps: s.gaps.Load(), Missing: s.missing.Load(), Untracked: s.untracked.Load(),

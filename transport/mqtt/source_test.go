@@ -323,12 +323,31 @@ func TestLogErrorEndsTheSource(t *testing.T) {
 	}
 }
 
+// TestLowerQoSIsShown: what the broker grants below the QoS asked for is the reason of a source that receives, until it grants all.
+func TestLowerQoSIsShown(t *testing.T) {
+	d, warn := newDouble(t), &warnings{}
+	s := quick(t, SourceConfig{Broker: d.broker("c"), Topics: []string{"a", "b/#", "c"}, QoS: 2}, testDeps(warn))
+	run := startSource(t, s, newLog(false))
+	p := d.open(false)
+	p.grant(p.read().(*packets.SubscribePacket), 2, 1, 0)
+	until(t, "a source that receives", func() bool { return s.Status().State == SourceReceiving })
+	if st := s.Status(); !strings.HasPrefix(st.Reason, `the broker grants QoS 1 where the job asks for 2, first for "b/#": `) || len(warn.all()) != 2 {
+		t.Errorf("reason %q, warnings %q", st.Reason, warn.all())
+	}
+	p.cut()
+	p = d.openSource(false)
+	until(t, "a source that receives in full", func() bool { st := s.Status(); return st.State == SourceReceiving && st.Reason == "" })
+	p.end(run)
+}
+
 func TestOutageIsSaidOnce(t *testing.T) {
 	d, warn := newDouble(t), &warnings{}
 	s := quick(t, SourceConfig{Broker: d.broker("c"), QoS: 1}, testDeps(warn))
 	run := startSource(t, s, newLog(false))
 	d.accept().connack(false, 5)
+	until(t, "refusal of the user in the status", func() bool { return strings.Contains(s.Status().Reason, "the user is not authorised") })
 	d.accept().connack(false, 3)
+	until(t, "another refusal in the status", func() bool { return strings.Contains(s.Status().Reason, "it is not available now") })
 	p := d.open(false)
 	p.grant(p.read().(*packets.SubscribePacket), 0x80)
 	until(t, "refusal in the status", func() bool { return strings.Contains(s.Status().Link.LastError, `subscription to "#"`) })
@@ -337,7 +356,7 @@ func TestOutageIsSaidOnce(t *testing.T) {
 	}
 	p = d.openSource(false)
 	p.settled()
-	if st := s.Status(); st.Link.OutageSince != 0 || st.Link.LastError != "" || st.State != SourceReceiving {
+	if st := s.Status(); st.Link.OutageSince != 0 || st.Link.LastError != "" || st.State != SourceReceiving || st.Reason != "" {
 		t.Errorf("status %+v", st)
 	}
 	p.end(run)
