@@ -5,7 +5,6 @@ go 1.26.0
 ignore ./sdk/assemblyscript/node_modules
 
 require (
-	github.com/alecthomas/kong v1.17.0
 	github.com/eclipse/paho.mqtt.golang v1.5.1
 	github.com/goccy/go-yaml v1.19.2
 	github.com/hanwen/go-fuse/v2 v2.12.1

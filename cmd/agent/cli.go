@@ -7,9 +7,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/cli"
 )
 
 // Exit codes.
@@ -51,39 +50,25 @@ type program struct {
 	parts          parts
 }
 
-// exited unwinds to main when the parser has answered by itself, with --help.
-type exited int
+// runner is a command that can be run: each without commands of its own.
+type runner interface {
+	Run(ctx context.Context, p *program) error
+}
 
 // main runs the command in args and returns the exit code.
-func (p *program) main(ctx context.Context, args []string) (code int) {
-	defer func() {
-		if r := recover(); r != nil {
-			e, ok := r.(exited)
-			if !ok {
-				panic(r)
-			}
-			code = int(e)
-		}
-	}()
-	parser := kong.Must(&commands{},
-		kong.Name("agent"),
-		kong.Description("Weir runs dataflow jobs on fleets of edge devices and counts nothing twice."),
-		kong.Writers(p.stdout, p.stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(p),
-	)
-	parsed, err := parser.Parse(args)
-	if err != nil {
-		var pe *kong.ParseError
-		see := "agent --help shows how it is used"
-		if errors.As(err, &pe) && pe.Context != nil && pe.Context.Command() != "" {
-			see = "agent " + strings.Fields(pe.Context.Command())[0] + " --help shows how it is used"
-		}
-		return p.fail(usage(see, "%v", err))
+func (p *program) main(ctx context.Context, args []string) int {
+	parsed, err := cli.Parse("agent", "Weir runs dataflow jobs on fleets of edge devices and counts nothing twice.", &commands{}, args)
+	var wrong *cli.Error
+	switch {
+	case errors.As(err, &wrong):
+		return p.fail(usage(wrong.Command+" --help shows how it is used", "%w", err))
+	case err != nil:
+		return p.fail(err)
+	case parsed.Help != "":
+		_, err = io.WriteString(p.stdout, parsed.Help)
+		return p.fail(err)
 	}
-	return p.fail(parsed.Run())
+	return p.fail(parsed.Command.(runner).Run(ctx, p))
 }
 
 // usageError is an error of whoever called the command.

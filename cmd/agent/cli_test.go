@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,4 +121,34 @@ func serve(t *testing.T, opt web.Options) *httptest.Server {
 	srv := httptest.NewServer(web.New(opt))
 	t.Cleanup(srv.Close)
 	return srv
+}
+
+// TestEveryCommandRuns: what the command line names can be run, and has help.
+func TestEveryCommandRuns(t *testing.T) {
+	found := 0
+	var look func(path []string, of reflect.Value)
+	look = func(path []string, of reflect.Value) {
+		leaf := true
+		for i := range of.NumField() {
+			f := of.Type().Field(i)
+			if _, ok := f.Tag.Lookup("cmd"); ok {
+				leaf = false
+				look(append(slices.Clip(path), strings.ToLower(f.Name)), of.Field(i))
+			}
+		}
+		if _, runs := of.Addr().Interface().(runner); leaf && !runs {
+			t.Errorf("%s cannot be run", path)
+		}
+		var stdout, stderr bytes.Buffer
+		p := program{stdout: &stdout, stderr: &stderr}
+		if code := p.main(t.Context(), append(path, "--help")); code != exitFine || stderr.Len() > 0 ||
+			!strings.HasPrefix(stdout.String(), strings.Join(append([]string{"Usage: agent"}, path...), " ")+" ") {
+			t.Errorf("%s --help: code %d\n%s%s", path, code, &stdout, &stderr)
+		}
+		found++
+	}
+	look(nil, reflect.ValueOf(&commands{}).Elem())
+	if found < 30 {
+		t.Errorf("%d commands: the test looks in the wrong place", found)
+	}
 }

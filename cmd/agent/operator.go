@@ -251,7 +251,7 @@ type operatorTestCmd struct {
 	File   string            `arg:"" placeholder:"FILE.wasm" help:"The module."`
 	In     string            `required:"" placeholder:"IN.jsonl" help:"Records to process, one in a line."`
 	Want   string            `required:"" placeholder:"OUT.jsonl" help:"Records that must come out."`
-	Config map[string]string `mapsep:"none" placeholder:"K=V" help:"Configuration of the operator; may be repeated."`
+	Config map[string]string `placeholder:"K=V" help:"Configuration of the operator; may be repeated."`
 	// MaxDelay is nil if it is not given.
 	MaxDelay *time.Duration `placeholder:"DURATION" help:"Make watermarks: the highest time of the records, less this."`
 }
@@ -293,7 +293,7 @@ func (c operatorTestCmd) Run(ctx context.Context, p *program) error {
 
 type operatorVerifyCmd struct {
 	File   string            `arg:"" placeholder:"FILE.wasm" help:"The module."`
-	Config map[string]string `mapsep:"none" placeholder:"K=V" help:"Configuration to start it with; may be repeated."`
+	Config map[string]string `placeholder:"K=V" help:"Configuration to start it with; may be repeated."`
 	Kit    bool              `help:"The module is the conformance operator of an SDK: run the whole kit on it."`
 }
 

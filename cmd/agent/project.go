@@ -16,7 +16,7 @@ type operatorNewCmd struct {
 }
 
 // Run implements the command.
-func (c operatorNewCmd) Run(p *program) error {
+func (c operatorNewCmd) Run(_ context.Context, p *program) error {
 	if err := project.New(c.Name, project.Language(c.Lang)); err != nil {
 		return usage("", "new operator: %w", err)
 	}

@@ -11,7 +11,7 @@ type runCmd struct {
 	Data       string            `required:"" placeholder:"DIR" help:"The agent's directory; made if missing."`
 	Name       string            `placeholder:"NAME" help:"The agent's name (default: the one it had, else the host's)."`
 	Replace    string            `placeholder:"NAME" help:"On an empty directory: take the name of an agent whose device was lost, and its tasks, from their newest replicated snapshots; what only the old device knew is lost."`
-	Label      map[string]string `mapsep:"none" placeholder:"K=V" help:"A label that jobs select agents by; may be repeated."`
+	Label      map[string]string `placeholder:"K=V" help:"A label that jobs select agents by; may be repeated."`
 	NATS       string            `name:"nats" placeholder:"URL" help:"Use the NATS server of a hub and run none."`
 	Leaf       string            `name:"leaf" placeholder:"URL" help:"Join the embedded NATS server to a hub as a leaf node."`
 	LeafListen string            `name:"leaf-listen" placeholder:"ADDR" help:"Where the embedded NATS server takes leaf nodes (default: it takes none)."`

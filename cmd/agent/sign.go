@@ -30,7 +30,7 @@ are built; trusted_keys in the configuration of the agents takes the public one.
 }
 
 // Run implements the command.
-func (c operatorKeygenCmd) Run(p *program) error {
+func (c operatorKeygenCmd) Run(_ context.Context, p *program) error {
 	private, public, err := signing.Generate()
 	if err != nil {
 		return err

@@ -26,14 +26,14 @@ func TestKeygenAndTrustedKeys(t *testing.T) {
 	file := filepath.Join(dir, "key.pem")
 	var out bytes.Buffer
 	p := &program{stdout: &out, stderr: &out}
-	if err := (operatorKeygenCmd{File: file}).Run(p); err != nil {
+	if err := (operatorKeygenCmd{File: file}).Run(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(file)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", info, err)
 	}
-	if err := (operatorKeygenCmd{File: file}).Run(p); err == nil || !strings.Contains(err.Error(), "exists") {
+	if err := (operatorKeygenCmd{File: file}).Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "exists") {
 		t.Errorf("overwritten: %v", err)
 	}
 	text, err := os.ReadFile(file)
@@ -106,7 +106,7 @@ func TestPushAndSign(t *testing.T) {
 	dir := t.TempDir()
 	keyFile, module := filepath.Join(dir, "key.pem"), filepath.Join(dir, "m.wasm")
 	p := &program{stdout: io.Discard, stderr: io.Discard}
-	if err := (operatorKeygenCmd{File: keyFile}).Run(p); err != nil {
+	if err := (operatorKeygenCmd{File: keyFile}).Run(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(module, []byte("\x00asm and more"), 0o600); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -38,7 +39,7 @@ func versionText() string {
 type versionCmd struct{ output }
 
 // Run implements the command.
-func (c versionCmd) Run(p *program) error {
+func (c versionCmd) Run(_ context.Context, p *program) error {
 	if c.JSON {
 		return p.printJSON(map[string]string{
 			"version": versionText(), "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH,

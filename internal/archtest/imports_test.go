@@ -60,6 +60,8 @@ var rules = []rule{
 		reason: "examples show what the SDK alone can do"},
 	{under: "internal/api",
 		reason: "the types of the API are shared by server, client and scripts; they depend on nothing"},
+	{under: "internal/cli",
+		reason: "it reads command lines and knows none of the agent's commands"},
 	{under: "internal/signing",
 		reason: "what is signed and how; who signs and who trusts is elsewhere"},
 	{under: "internal/web", may: []string{"internal/api"},
