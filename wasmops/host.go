@@ -122,6 +122,8 @@ type Host struct {
 	modules map[string]*loaded
 	loading map[string]chan struct{} // by digest; closed when it has ended
 	idle    []string                 // digests of modules without an instance, longest idle first
+	hurried int                      // compilations that wait for their place, or go on, for operators that are to run
+	giveWay context.CancelFunc       // breaks off the check that is being compiled; nil: none is
 }
 
 // loaded is a compiled module.
@@ -186,26 +188,79 @@ func (h *Host) Tidy(keep func(digest string) bool) (left, freed int64, err error
 
 // Check prepares and compiles a module without making an instance: what [Host.New] would refuse is
 // refused here. It takes seconds for a large module that is not in the cache. One module is compiled at a time; the
-// others wait, or end with ctx.
+// others wait, or end with ctx. A check gives its place to an operator that is to run, and begins again after it.
 func (h *Host) Check(ctx context.Context, wasm []byte) (*Module, error) {
 	m, err := prepare(wasm, h.opt)
 	if err != nil {
 		return nil, err
 	}
-	compiled, err := h.compile(ctx, m)
-	if err != nil {
-		return nil, err
+	for {
+		compiled, gaveWay, err := h.check(ctx, m)
+		switch {
+		case gaveWay:
+		case err != nil:
+			return nil, err
+		default:
+			return m, compiled.Close(ctx)
+		}
 	}
-	return m, compiled.Close(ctx)
 }
 
-func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
+func (h *Host) check(ctx context.Context, m *Module) (compiled wazero.CompiledModule, gaveWay bool, err error) {
+	done, err := h.place(ctx, m)
+	if err != nil {
+		return nil, false, err
+	}
+	defer done()
+	broken, giveWay := context.WithCancel(ctx)
+	defer giveWay()
+	h.mu.Lock()
+	if gaveWay = h.hurried > 0; !gaveWay {
+		h.giveWay = giveWay
+	}
+	h.mu.Unlock()
+	if gaveWay {
+		return nil, true, nil
+	}
+	compiled, err = h.compileNow(broken, m)
+	h.mu.Lock()
+	h.giveWay = nil
+	h.mu.Unlock()
+	return compiled, err != nil && broken.Err() != nil && ctx.Err() == nil, err
+}
+
+// place waits for the one place in which a module is compiled; done gives it back.
+func (h *Host) place(ctx context.Context, m *Module) (done func(), err error) {
 	select {
 	case h.compiling <- struct{}{}:
-		defer func() { <-h.compiling }()
+		return func() { <-h.compiling }, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("module %s waits for others to be compiled: %w", m.Digest, ctx.Err())
 	}
+}
+
+// hurry says that a module is to be compiled, or has been, for an operator that is to run.
+func (h *Host) hurry(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.hurried += n; h.hurried > 0 && h.giveWay != nil {
+		h.giveWay()
+	}
+}
+
+// compile compiles a module for an operator that is to run.
+func (h *Host) compile(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
+	h.hurry(1)
+	defer h.hurry(-1)
+	done, err := h.place(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return h.compileNow(ctx, m)
+}
+
+func (h *Host) compileNow(ctx context.Context, m *Module) (wazero.CompiledModule, error) {
 	limited, cancel := context.WithTimeout(ctx, maxCompile)
 	defer cancel()
 	limited = experimental.WithCompilationWorkers(limited, 2) // one alone would not look at the context

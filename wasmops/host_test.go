@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -312,6 +313,68 @@ func TestTidyCache(t *testing.T) {
 		t.Errorf("without a cache: %v", err)
 	}
 	if err := bare.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChecksGiveWay: an operator that is to run does not wait for a module that is only checked; the check begins again.
+func TestChecksGiveWay(t *testing.T) {
+	h := newHost(t, Options{Modules: shelf(variant(0))})
+	h.compiling <- struct{}{} // a check goes on
+	broken, giveWay := context.WithCancel(t.Context())
+	h.mu.Lock()
+	h.giveWay = giveWay
+	h.mu.Unlock()
+	made := make(chan error, 1)
+	go func() {
+		in, err := h.newInstance(context.Background(), dataflow.OperatorSpec{Name: "o", Digest: Digest(variant(0))}, nil)
+		if err == nil {
+			err = in.Close()
+		}
+		made <- err
+	}()
+	<-broken.Done()
+	h.mu.Lock()
+	h.giveWay = nil
+	h.mu.Unlock()
+
+	<-h.compiling
+	if err := <-made; err != nil {
+		t.Error(err)
+	}
+
+	// A check that has its turn while an operator waits lets it pass.
+	m, err := prepare(variant(1), h.opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.hurry(1)
+	if _, gaveWay, err := h.check(t.Context(), m); !gaveWay || err != nil {
+		t.Errorf("gave way: %v, %v", gaveWay, err)
+	}
+	h.hurry(-1)
+	compiled, gaveWay, err := h.check(t.Context(), m)
+	if gaveWay || err != nil {
+		t.Fatalf("gave way: %v, %v", gaveWay, err)
+	}
+	if err := compiled.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	// One that was broken off begins again.
+	checked := make(chan error, 1)
+	go func() {
+		_, err := h.Check(t.Context(), variant(50_000))
+		checked <- err
+	}()
+	for broken := false; !broken && len(checked) == 0; runtime.Gosched() {
+		h.mu.Lock()
+		if broken = h.giveWay != nil; broken {
+			h.giveWay()
+		}
+		h.mu.Unlock()
+	}
+	if err := <-checked; err != nil {
 		t.Error(err)
 	}
 }
