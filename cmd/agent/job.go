@@ -471,15 +471,16 @@ func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	letters, err := cl.DeadLetters(ctx, c.Job, c.Limit)
+	found, err := cl.DeadLetters(ctx, c.Job, c.Limit)
 	if err != nil {
 		return fmt.Errorf("dead letters of job %s: %w", c.Job, err)
 	}
+	p.warnOf(found.Unanswered, "listed")
 	if c.JSON {
-		return p.printJSON(letters)
+		return p.printJSON(found)
 	}
 	t := newTable("AT", "ID", "AGENT", "REPLAYED", "REASON", "KEY", "BYTES", "VALUE")
-	for _, l := range letters {
+	for _, l := range found.Letters {
 		again := ""
 		if !l.Replayed.IsZero() {
 			again = timeText(l.Replayed)
@@ -487,6 +488,17 @@ func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
 		t.add(timeText(l.At), l.ID, l.Agent, again, l.Reason, string(l.Key), l.Bytes, short(string(l.Value)))
 	}
 	return t.print(p.stdout)
+}
+
+// warnOf names the agents whose dead letters are not in what is printed.
+func (p *program) warnOf(silent []api.Unanswered, what string) {
+	for _, u := range silent {
+		had := "whether it has any is not known"
+		if !u.Heard.IsZero() {
+			had = fmt.Sprintf("it had %d to replay when it was last heard, at %s", u.Letters, timeText(u.Heard))
+		}
+		fmt.Fprintf(p.stderr, "warning: agent %s does not answer: its dead letters are not %s; %s\n", plain(u.Agent), what, had)
+	}
 }
 
 // short cuts a value for a table; --json has more of it.

@@ -110,6 +110,7 @@ func (c deadLetterReplayCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return fmt.Errorf("replay dead letters of job %s: %w", c.Job, err)
 	}
+	p.warnOf(done.Unanswered, "replayed")
 	var none error
 	if len(c.IDs) > 0 && len(done.Replayed) == 0 {
 		none = fmt.Errorf("replay dead letters of job %s: none of those named was", c.Job)

@@ -126,8 +126,8 @@ func (c *Client) DeleteJob(ctx context.Context, name string, force bool, timeout
 }
 
 // DeadLetters lists the newest limit records of a job that were given up.
-func (c *Client) DeadLetters(ctx context.Context, name string, limit int) ([]DeadLetter, error) {
-	return send[[]DeadLetter](ctx, c, request{
+func (c *Client) DeadLetters(ctx context.Context, name string, limit int) (DeadLetters, error) {
+	return send[DeadLetters](ctx, c, request{
 		method: http.MethodGet,
 		path:   []string{"jobs", name, "deadletters"},
 		query:  url.Values{"limit": {strconv.Itoa(limit)}},

@@ -300,6 +300,21 @@ type Recovery struct {
 // from there.
 func (r Recovery) ForReceivers() bool { return r.Level == "rewind" || r.Level == "forward" }
 
+// DeadLetters are those of a job, as far as its agents have told of them.
+type DeadLetters struct {
+	Letters    []DeadLetter `json:"letters"` // oldest first
+	Unanswered []Unanswered `json:"unanswered"`
+}
+
+// Unanswered is an agent that has or had tasks of a job and did not answer: its dead letters are left out.
+type Unanswered struct {
+	Agent string `json:"agent"`
+	// Letters is how many of the job it had that were not replayed, and Heard when it said so last; missing: never, as
+	// far as is known.
+	Letters uint64    `json:"letters"`
+	Heard   time.Time `json:"heard,omitzero"`
+}
+
 // DeadLetter is a record that was given up.
 type DeadLetter struct {
 	// ID names the letter within the job: its task and position.

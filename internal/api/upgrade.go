@@ -89,6 +89,8 @@ type Replayed struct {
 	Skipped  []SkippedLetter `json:"skipped"`
 	// Left is how many more are to be replayed: ask again.
 	Left int `json:"left,omitempty"`
+	// Unanswered are agents whose dead letters were not replayed, since they did not answer.
+	Unanswered []Unanswered `json:"unanswered"`
 }
 
 // SkippedLetter is a dead letter that was not replayed.

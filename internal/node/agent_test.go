@@ -93,6 +93,15 @@ func (a *agent) until(what string, f func() (ok bool, state string)) {
 	a.t.Fatalf("not in %s: %s; last seen: %s", patience, what, state)
 }
 
+// letters are the dead letters of a job; all of its agents must answer.
+func (a *agent) letters(job string, limit int) ([]api.DeadLetter, error) {
+	found, err := a.client.DeadLetters(a.t.Context(), job, limit)
+	if err == nil && len(found.Unanswered) > 0 {
+		err = fmt.Errorf("these do not answer: %+v", found.Unanswered)
+	}
+	return found.Letters, err
+}
+
 func (a *agent) apply(yaml string) (api.Applied, error) {
 	return a.client.ApplyJob(a.t.Context(), api.JobSource{File: "job.yaml", YAML: yaml}, patience)
 }

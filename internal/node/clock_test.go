@@ -93,7 +93,7 @@ func TestClockIsSet(t *testing.T) {
 			got := strings.Count(string(out), "\n")
 			return got >= len(want), fmt.Sprintf("%d of %d lines, %v", got, len(want), err)
 		})
-		dead, err := a.client.DeadLetters(t.Context(), "clock", 100)
+		dead, err := a.letters("clock", 100)
 		if err != nil || len(dead) != letters {
 			t.Fatalf("%s: %d dead letters of %d, %v", what, len(dead), letters, err)
 		}

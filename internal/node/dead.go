@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -241,25 +242,47 @@ func (d *deadLetters) list(jobName string) []api.DeadLetter {
 }
 
 // DeadLetters implements [web.Jobs].
-func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) ([]api.DeadLetter, error) {
+func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) (out api.DeadLetters, err error) {
 	h := a.hostedJob(name)
 	if h == nil || h.record().State == jobDeleted {
-		return nil, a.failure(name, wnats.ErrNotFound)
+		return out, a.failure(name, wnats.ErrNotFound)
 	}
-	var mu sync.Mutex
 	all := []api.DeadLetter{}
-	a.callAll(ctx, h.record().Plan.Agents(), fmt.Appendf(nil, "dead/%d/%s", limit, name), func(agent string, reply []byte) {
+	out.Unanswered = a.askLetters(ctx, name, h.record().letterAgents(), fmt.Appendf(nil, "dead/%d/%s", limit, name), func(agent string, reply []byte) error {
 		var list []api.DeadLetter
-		if json.Unmarshal(reply, &list) != nil {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
+		err := json.Unmarshal(reply, &list)
 		for _, l := range list {
 			l.Agent = agent
 			all = append(all, l)
 		}
+		return err
 	})
 	sort.SliceStable(all, func(i, j int) bool { return all[i].At.Before(all[j].At) })
-	return all[max(0, len(all)-limit):], nil
+	out.Letters = all[max(0, len(all)-limit):]
+	return out, nil
+}
+
+// letterAgents are the agents that may have dead letters of the job, sorted: those that have or had its tasks.
+func (r jobRecord) letterAgents() []string { return slices.Sorted(maps.Keys(r.dirs())) }
+
+// askLetters asks agents about dead letters of a job and takes the answers one by one. It returns the agents of which
+// none came, or none that take could read, and what was heard of their letters before.
+func (a *Agent) askLetters(ctx context.Context, job string, agents []string, request []byte, take func(agent string, reply []byte) error) (silent []api.Unanswered) {
+	var mu sync.Mutex
+	told := map[string]bool{}
+	a.callAll(ctx, agents, request, func(agent string, reply []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[agent] = take(agent, reply) == nil
+	})
+	agents = slices.DeleteFunc(slices.Clone(agents), func(name string) bool { return told[name] })
+	a.askHeard(ctx, agents)
+	for _, name := range agents {
+		u := api.Unanswered{Agent: name}
+		if h, ok := a.peers.lettersNow(name); ok {
+			u.Letters, u.Heard = h.Count[job], millis(h.AtMS)
+		}
+		silent = append(silent, u)
+	}
+	return silent
 }

@@ -95,7 +95,7 @@ func TestDrills(t *testing.T) {
 			var dead []api.DeadLetter
 			a.until("a dead letter", func() (bool, string) {
 				var err error
-				dead, err = a.client.DeadLetters(t.Context(), "drilled", 100)
+				dead, err = a.letters("drilled", 100)
 				return err == nil && len(dead) == letters, fmt.Sprint(dead, err)
 			})
 			return slices.ContainsFunc(dead, func(l api.DeadLetter) bool { return time.Since(l.At) > 50*time.Minute })

@@ -100,7 +100,7 @@ func (a *agent) doesNotStart(name, yaml string, g wasmtest.Hostile) {
 func (a *agent) givesUp(name string, g wasmtest.Hostile) {
 	a.t.Helper()
 	a.state(name, api.JobFinished)
-	letters, err := a.client.DeadLetters(a.t.Context(), name, 10)
+	letters, err := a.letters(name, 10)
 	if err != nil || len(letters) != 2 {
 		a.t.Errorf("%d dead letters, %v", len(letters), err)
 	}
@@ -139,7 +139,7 @@ sinks:
 	f.wants(a, "one")
 	f.write(t, "two\n")
 	a.until("a record is given up", func() (bool, string) {
-		letters, err := a.client.DeadLetters(t.Context(), "lines", 10)
+		letters, err := a.letters("lines", 10)
 		return len(letters) == 1 && string(letters[0].Value) == "two", fmt.Sprint(letters, err)
 	})
 	if done := a.mustApply(yaml("1MiB")); done.Generation != 1 || done.Upgrade != 1 {

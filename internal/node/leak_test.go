@@ -110,7 +110,7 @@ sinks:
 		t.Logf("pass %d: %d records in %s, then %d dead letters in %s; %d MiB resident", pass+1, fits, full.Sub(begun).Round(time.Millisecond),
 			over, time.Since(full).Round(time.Millisecond), resident(t)>>20)
 	}
-	letters, err := a.client.DeadLetters(t.Context(), "lines", 1000)
+	letters, err := a.letters("lines", 1000)
 	if err != nil || len(letters) != passes*over {
 		t.Fatalf("%d dead letters, %v", len(letters), err)
 	}

@@ -61,14 +61,22 @@ func (p *peers) lettersIn(agent, dir, now string) (heardLetters, bool) {
 	return heardLetters{}, false
 }
 
-// deadLetters is how many dead letters an agent has that were not replayed, by what was heard last.
-func (p *peers) deadLetters(agent string) (sum uint64) {
+// lettersNow is what was heard last of an agent's letters.
+func (p *peers) lettersNow(agent string) (heardLetters, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if list := p.letters[agent]; len(list) > 0 {
-		for _, n := range list[len(list)-1].Count {
-			sum += n
-		}
+	list := p.letters[agent]
+	if len(list) == 0 {
+		return heardLetters{}, false
+	}
+	return list[len(list)-1], true
+}
+
+// deadLetters is how many dead letters an agent has that were not replayed, by what was heard last.
+func (p *peers) deadLetters(agent string) (sum uint64) {
+	h, _ := p.lettersNow(agent)
+	for _, n := range h.Count {
+		sum += n
 	}
 	return sum
 }

@@ -3,10 +3,69 @@ package node_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/node"
 )
+
+// TestLettersOfAgentsAway: what an agent that is down has of dead letters is not left out silently, neither in a listing
+// nor in a replay; and an agent that has a job's task no more still shows what it has.
+func TestLettersOfAgentsAway(t *testing.T) {
+	t.Parallel()
+	f := newFiles(t)
+	a := start(t, t.TempDir())
+	far := node.Options{Data: t.TempDir(), Name: "far", Labels: map[string]string{"far": "yes"}, NATS: "nats://" + a.at.NATS}
+	b := startWith(t, far)
+	a.until("the other agent is known", func() (bool, string) {
+		list, err := a.client.Agents(t.Context())
+		return len(list) == 2, fmt.Sprint(list, err)
+	})
+	yaml := strings.Replace(f.job(true, ""), "key: {json: k}", "key: {json: k}, on: {far: %s}", 1)
+	a.mustApply(fmt.Sprintf(yaml, `"yes"`))
+	f.write(t, "no JSON\n")
+	var id string
+	a.until("the letter is heard of", func() (bool, string) {
+		agents, err := a.client.Agents(t.Context())
+		return slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == "far" && a.DeadLetters == 1 }), fmt.Sprint(agents, err)
+	})
+	listed := func(when string) {
+		t.Helper()
+		a.until("the letter is listed "+when, func() (bool, string) {
+			found, err := a.client.DeadLetters(t.Context(), "lines", 10)
+			if len(found.Letters) == 1 {
+				id = found.Letters[0].ID
+			}
+			return len(found.Letters) == 1 && found.Letters[0].Agent == "far" && len(found.Unanswered) == 0, fmt.Sprint(found, err)
+		})
+	}
+	listed("at first")
+
+	b.stop()
+	found, err := a.client.DeadLetters(t.Context(), "lines", 10)
+	if err != nil || len(found.Letters) != 0 || len(found.Unanswered) != 1 || found.Unanswered[0].Agent != "far" ||
+		found.Unanswered[0].Letters != 1 || found.Unanswered[0].Heard.IsZero() {
+		t.Errorf("while the agent is down: %+v, %v", found, err)
+	}
+	_, err = a.client.ReplayDeadLetters(t.Context(), "lines", api.Replay{IDs: []string{id}}, patience)
+	if err == nil || !strings.Contains(err.Error(), "no such dead letter on an agent that has answered; these did not answer: far") {
+		t.Errorf("replay while the agent is down: %v", err)
+	}
+	startWith(t, far)
+	listed("once it is back")
+	done, err := a.client.ReplayDeadLetters(t.Context(), "lines", api.Replay{IDs: []string{id, "text@far/none"}}, patience)
+	if err != nil || len(done.Skipped) != 2 || len(done.Unanswered) != 0 || !slices.Contains(done.Skipped,
+		api.SkippedLetter{ID: "text@far/none", Reason: "no agent that has answered has such a letter"}) {
+		t.Errorf("replay of one that there is and one that there is not: %+v, %v", done, err)
+	}
+
+	a.mustApply(strings.Replace(yaml, ", on: {far: %s}", "", 1))
+	if j, err := a.client.Job(t.Context(), "lines"); err != nil || slices.ContainsFunc(j.Tasks, func(t api.Task) bool { return t.Agent == "far" }) {
+		t.Fatalf("the job runs on %+v, %v", j.Tasks, err)
+	}
+	listed("by an agent without a task")
+}
 
 // TestLettersLostWithADevice: dead letters go with a device that is replaced, and with one that is taken out of the fleet.
 // The job says how many, as far as others had heard of them, and when; and that it is not known where they had not.

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -151,6 +150,12 @@ type replayAnswer struct {
 	Left    int                 `json:"left"` // for want of room, not replayed
 }
 
+// has says whether an agent has told of a letter.
+func (r replayAnswer) has(id string) bool {
+	return slices.ContainsFunc(r.Letters, func(l letterState) bool { return l.ID == id }) ||
+		slices.ContainsFunc(r.Skipped, func(l api.SkippedLetter) bool { return l.ID == id })
+}
+
 // letterState is a letter that was replayed at a position, as far as is known, or is to be.
 type letterState struct {
 	ID string       `json:"id"`
@@ -232,16 +237,28 @@ func (a *Agent) ReplayDeadLetters(ctx context.Context, name string, what api.Rep
 	if h == nil || h.record().State == jobDeleted {
 		return out, a.failure(name, wnats.ErrNotFound)
 	}
-	agents := h.record().Plan.Agents()
-	first := a.askReplay(ctx, agents, replayRequest{name, what})
+	agents := h.record().letterAgents()
+	first, silent := a.askReplay(ctx, agents, replayRequest{name, what})
+	out.Unanswered = silent
+	agents = slices.DeleteFunc(agents, func(name string) bool {
+		return slices.ContainsFunc(silent, func(u api.Unanswered) bool { return u.Agent == name })
+	})
 	if len(first.Letters)+len(first.Skipped) == 0 {
-		which := "such dead letter"
+		which, not := "such dead letter", ""
 		if len(what.IDs) == 0 && what.Operator == "" {
 			which = "dead letters"
 		}
-		return out, api.NotFound("agent job deadletters show lists them", "job %s has no %s on an agent in reach", name, which)
+		for i, u := range silent {
+			not += []string{"; these did not answer: ", ", "}[min(i, 1)] + u.Agent
+		}
+		return out, api.NotFound("agent job deadletters show lists them", "job %s has no %s on an agent that has answered%s", name, which, not)
 	}
 	out.Skipped, out.Left = append(out.Skipped, first.Skipped...), first.Left
+	for _, id := range what.IDs {
+		if first.Left == 0 && !first.has(id) {
+			out.Skipped = append(out.Skipped, api.SkippedLetter{ID: id, Reason: "no agent that has answered has such a letter"})
+		}
+	}
 	waiting := map[string]abs.Position{}
 	for _, l := range first.Letters {
 		if l.At != 0 && !what.Again {
@@ -254,7 +271,7 @@ func (a *Agent) ReplayDeadLetters(ctx context.Context, name string, what api.Rep
 		if !sleep(ctx, pollEvery) {
 			return out, fmt.Errorf("%d dead letters of job %s are given to their tasks, which have not come to them: %w", len(waiting), name, ctx.Err())
 		}
-		now := a.askReplay(ctx, agents, replayRequest{name, api.Replay{IDs: slices.Collect(maps.Keys(waiting))}})
+		now, _ := a.askReplay(ctx, agents, replayRequest{name, api.Replay{IDs: slices.Collect(maps.Keys(waiting))}})
 		for _, l := range now.Letters {
 			if was, waits := waiting[l.ID]; waits && l.At != was {
 				delete(waiting, l.ID)
@@ -272,18 +289,14 @@ func (a *Agent) ReplayDeadLetters(ctx context.Context, name string, what api.Rep
 	return out, nil
 }
 
-// askReplay passes a request to agents and gathers the answers.
-func (a *Agent) askReplay(ctx context.Context, agents []string, req replayRequest) (out replayAnswer) {
-	var mu sync.Mutex
-	a.callAll(ctx, agents, append([]byte(replayAsk), mustJSON(req)...), func(_ string, reply []byte) {
+// askReplay passes a request to agents and gathers the answers; silent are the agents that gave none.
+func (a *Agent) askReplay(ctx context.Context, agents []string, req replayRequest) (out replayAnswer, silent []api.Unanswered) {
+	silent = a.askLetters(ctx, req.Job, agents, append([]byte(replayAsk), mustJSON(req)...), func(_ string, reply []byte) error {
 		var one replayAnswer
-		if json.Unmarshal(reply, &one) != nil {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
+		err := json.Unmarshal(reply, &one)
 		out.Letters, out.Skipped = append(out.Letters, one.Letters...), append(out.Skipped, one.Skipped...)
 		out.Left += one.Left
+		return err
 	})
-	return out
+	return out, silent
 }

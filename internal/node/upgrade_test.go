@@ -162,7 +162,7 @@ func TestUpgradeIsRolledBack(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	a.until("the record is a dead letter", func() (bool, string) {
-		letters, err := a.client.DeadLetters(t.Context(), "lines", 10)
+		letters, err := a.letters("lines", 10)
 		return len(letters) == 1 && strings.Contains(letters[0].Reason, "sha256:"), fmt.Sprint(letters, err)
 	})
 	f.write(t, "x\n")
@@ -405,7 +405,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	letters := func(n int) (list []api.DeadLetter) {
 		a.until(fmt.Sprint(n, " dead letters"), func() (ok bool, state string) {
 			var err error
-			list, err = a.client.DeadLetters(t.Context(), "lines", 10)
+			list, err = a.letters("lines", 10)
 			return err == nil && len(list) == n, fmt.Sprint(list, err)
 		})
 		return list

@@ -60,8 +60,8 @@ type Jobs interface {
 	// stopped is a conflict.
 	DeleteJob(ctx context.Context, name string, force bool) error
 	// DeadLetters lists a job's records that were given up, on all reachable agents, the newest
-	// limit of them, oldest first.
-	DeadLetters(ctx context.Context, name string, limit int) ([]api.DeadLetter, error)
+	// limit of them, and names the agents that were not reached.
+	DeadLetters(ctx context.Context, name string, limit int) (api.DeadLetters, error)
 }
 
 // Operators is the registry of operators.

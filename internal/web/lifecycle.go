@@ -46,5 +46,7 @@ func (s *Server) replayDeadLetters(ctx context.Context, r *http.Request) (any, e
 	if err != nil {
 		return nil, api.Invalid(`send {"ids": […], "operator": …, "again": …}, or nothing for all`, "the request cannot be read: %v", err)
 	}
-	return s.backend.ReplayDeadLetters(ctx, r.PathValue("job"), what)
+	done, err := s.backend.ReplayDeadLetters(ctx, r.PathValue("job"), what)
+	done.Replayed, done.Skipped, done.Unanswered = list(done.Replayed), list(done.Skipped), list(done.Unanswered)
+	return done, err
 }

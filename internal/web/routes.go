@@ -253,7 +253,8 @@ func (s *Server) deadLetters(ctx context.Context, r *http.Request) (any, error) 
 		limit = n
 	}
 	v, err := s.backend.DeadLetters(ctx, r.PathValue("job"), limit)
-	return list(v), err
+	v.Letters, v.Unanswered = list(v.Letters), list(v.Unanswered)
+	return v, err
 }
 
 func (s *Server) checkpoints(ctx context.Context, r *http.Request) (any, error) {

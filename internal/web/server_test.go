@@ -87,7 +87,7 @@ func TestClientReachesEveryMethod(t *testing.T) {
 		{"rollback", func() (any, error) { return c.EndTrial(ctx, "x", false) }, `"state":"rolled back"`},
 		{"replay", func() (any, error) {
 			return c.ReplayDeadLetters(ctx, "x", api.Replay{IDs: []string{"t/1-2"}, Operator: "o"}, time.Minute)
-		}, `{"replayed":["t/1-2"],"skipped":[{"id":"o","reason":"was replayed"}]}`},
+		}, `{"replayed":["t/1-2"],"skipped":[{"id":"o","reason":"was replayed"}],"unanswered":[]}`},
 		{"stop", func() (any, error) { return c.StopJob(ctx, "x", time.Minute) }, `"epoch":9`},
 		{"delete", func() (any, error) { return nil, c.DeleteJob(ctx, "x", true, time.Minute) }, `null`},
 		{"dead letters", func() (any, error) { return c.DeadLetters(ctx, "x", 42) }, `"key":"k","time_ms":42,"bytes":9000,"value":{"base64":"/wA="}`},

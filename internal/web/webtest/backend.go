@@ -188,6 +188,9 @@ func (b *Backend) EndTrial(_ context.Context, name string, keep bool) (api.Upgra
 	return api.Upgrade{Number: 5, State: api.UpgradeRolledBack, Operators: []string{name}}, nil
 }
 
+// away are agents that do not answer: of one it was heard that it has letters, of one that it has none, of one nothing.
+var away = []api.Unanswered{{Agent: "g2", Letters: 3, Heard: at}, {Agent: "g3", Heard: at}, {Agent: "g4"}}
+
 // ReplayDeadLetters implements web.Backend: letters whose names begin with "old" were replayed before.
 func (b *Backend) ReplayDeadLetters(_ context.Context, _ string, what api.Replay) (api.Replayed, error) {
 	out := api.Replayed{Replayed: []string{}, Skipped: []api.SkippedLetter{}}
@@ -197,6 +200,9 @@ func (b *Backend) ReplayDeadLetters(_ context.Context, _ string, what api.Replay
 			continue
 		}
 		out.Replayed = append(out.Replayed, id)
+	}
+	if len(what.IDs) == 0 && what.Operator == "" {
+		out.Unanswered = away
 	}
 	if what.Operator != "" {
 		out.Skipped = append(out.Skipped, api.SkippedLetter{ID: what.Operator, Reason: "was replayed"})
@@ -213,11 +219,11 @@ func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
 }
 
 // DeadLetters implements web.Backend: the record's time is the limit.
-func (b *Backend) DeadLetters(_ context.Context, name string, limit int) ([]api.DeadLetter, error) {
-	return []api.DeadLetter{{
+func (b *Backend) DeadLetters(_ context.Context, name string, limit int) (api.DeadLetters, error) {
+	return api.DeadLetters{Unanswered: away, Letters: []api.DeadLetter{{
 		ID: "smooth@g1/7-12-0", Replayed: at, Job: name, Task: "smooth@g1", Agent: "g1", At: at, Reason: "too large\x1b[2J", TimeMS: int64(limit),
 		Key: api.Bytes("k"), Bytes: 9000, Value: api.Bytes{0xff, 0},
-	}}, nil
+	}}}, nil
 }
 
 // PushOperator implements web.Backend. A module that is "bad" is refused.
