@@ -326,7 +326,7 @@ type DeadLetter struct {
 	Job      string    `json:"job"`
 	Task     string    `json:"task"`
 	Agent    string    `json:"agent"`
-	At       time.Time `json:"at"`
+	At       time.Time `json:"at"`     // zero if the letter is damaged
 	Reason   string    `json:"reason"` // of an operator's failure: with the digest of its module
 	// Position names the record within its task: "<log entry>-<record>" for what an operator gave up.
 	Position string `json:"position"`

@@ -255,6 +255,9 @@ func (a *Agent) openStores(ctx context.Context) error {
 	if a.dead, err = openDeadLetters(a.copies, a.now); err != nil {
 		return err
 	}
+	for _, n := range a.dead.notices() {
+		a.log.Warn(n)
+	}
 	a.guests = newGuestObserver(a.log)
 	a.host, err = wasmops.NewHost(ctx, wasmops.Options{
 		Modules: moduleFiles{a.blobs}, CacheDir: filepath.Join(dir.Path(), "cache"), Observer: a.guests,

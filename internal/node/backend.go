@@ -46,7 +46,7 @@ func (a *Agent) Status(ctx context.Context) (api.Status, error) {
 			WrittenBytes: now.all, WrittenPerHour: all, LogPerHour: log, LogHoursLeft: hoursThatFit(usage.Ingest, log), DeadLetterBytes: a.dead.bytes(),
 		},
 	}
-	st.Notices = append(st.Notices, a.drill.notices()...)
+	st.Notices = append(append(st.Notices, a.dead.notices()...), a.drill.notices()...)
 	if err := a.entries.Err(); err != nil {
 		st.Notices = append(st.Notices, "input log: sources acknowledge nothing and tasks wait, since it cannot be written; it goes on by itself when the disk takes writes: "+
 			"make room, or make it writable: "+err.Error())

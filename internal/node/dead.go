@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
@@ -34,12 +35,19 @@ type deadLetters struct {
 	shed    uint64
 	counts  map[string]uint64 // by task, ever
 	waiting map[string]uint64 // by job: those that are kept and were not replayed
+	damaged int               // those that cannot be read
 }
 
 type deadMeta struct {
 	at      int64
 	size    int64
 	waiting bool // it was not replayed
+	damaged bool // it cannot be read
+}
+
+// meta is what is remembered of a letter that is kept in size bytes.
+func (r deadRecord) meta(size int) deadMeta {
+	return deadMeta{r.AtMS, int64(size), r.ReplayedAt == 0, r.damaged}
 }
 
 // set notes what is kept of a letter now, remove that nothing is. The caller holds the lock, or is alone.
@@ -50,12 +58,18 @@ func (d *deadLetters) set(id string, m deadMeta) {
 	if m.waiting {
 		d.waiting[jobOfLetter(id)]++
 	}
+	if m.damaged {
+		d.damaged++
+	}
 }
 
 func (d *deadLetters) remove(id string) {
 	m := d.letters[id]
 	delete(d.letters, id)
 	d.size -= m.size
+	if m.damaged {
+		d.damaged--
+	}
 	if m.waiting {
 		if d.waiting[jobOfLetter(id)]--; d.waiting[jobOfLetter(id)] == 0 {
 			delete(d.waiting, jobOfLetter(id))
@@ -88,17 +102,34 @@ type deadRecord struct {
 	// ReplayedAt is the position of the log entry that has processed it again, 0: it was not; ReplayedMS when.
 	ReplayedAt abs.Position `json:"replayed_at,omitempty"`
 	ReplayedMS int64        `json:"replayed_ms,omitempty"`
+
+	damaged bool
+}
+
+// readLetter reads a letter. One that cannot be read is shown as it is, with the reason, is given up first, and is not
+// replayed: neither the agent nor a task must fail over it.
+func readLetter(id string, value []byte) (r deadRecord, rec frame.Record) {
+	err := json.Unmarshal(value, &r)
+	if err == nil && !strings.HasPrefix(id, r.Task+"/") {
+		err = fmt.Errorf("it says that it is of task %q", r.Task)
+	}
+	if err == nil {
+		rec, _, err = frame.Next(r.Record)
+	}
+	if err != nil {
+		none := ""
+		r = deadRecord{Task: id[:max(0, strings.LastIndexByte(id, '/'))], Reason: "the dead letter cannot be read, this is what is kept of it: " + err.Error(), Operator: &none, damaged: true}
+		rec = frame.Record{Value: value}
+	}
+	return r, rec
 }
 
 func openDeadLetters(copies *storage.Copies, now func() int64) (*deadLetters, error) {
 	d := &deadLetters{copies: copies, now: now, letters: map[string]deadMeta{}, counts: map[string]uint64{}, waiting: map[string]uint64{}}
 	err := copies.List(copyDead, func(key string, value []byte) error {
-		var rec deadRecord
-		if err := json.Unmarshal(value, &rec); err != nil {
-			return fmt.Errorf("dead letter %s: %w", key, err)
-		}
-		d.set(key, deadMeta{rec.AtMS, int64(len(value)), rec.ReplayedAt == 0})
-		d.counts[rec.Task]++
+		r, _ := readLetter(key, value)
+		d.set(key, r.meta(len(value)))
+		d.counts[r.Task]++
 		return nil
 	})
 	return d, err
@@ -132,7 +163,7 @@ func (d *deadLetters) Put(task, key string, rec frame.Record, reason string) err
 	if err := d.copies.Put(copyDead, id, value); err != nil {
 		return fmt.Errorf("dead letter: %w", err)
 	}
-	d.set(id, deadMeta{r.AtMS, int64(len(value)), true})
+	d.set(id, r.meta(len(value)))
 	d.counts[task]++
 	return nil
 }
@@ -191,6 +222,16 @@ func (d *deadLetters) given() uint64 {
 	return d.shed
 }
 
+// notices says that there are letters that cannot be read.
+func (d *deadLetters) notices() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.damaged == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("dead letters: %d cannot be read, so that they cannot be replayed; agent job deadletters shows what is kept of them, until their job is deleted", d.damaged)}
+}
+
 // shownBytes is how much is shown of a key or value that is too large to be shown whole.
 const shownBytes = 4 << 10
 
@@ -220,17 +261,17 @@ func (d *deadLetters) newest(jobName string, limit int) []api.DeadLetter {
 func (d *deadLetters) list(jobName string) []api.DeadLetter {
 	out := []api.DeadLetter{}
 	_ = d.copies.List(copyDead, func(id string, value []byte) error {
-		var r deadRecord
-		if json.Unmarshal(value, &r) != nil || !strings.HasPrefix(r.Task, jobName+"/") {
+		if !strings.HasPrefix(id, jobName+"/") {
 			return nil
 		}
-		rec, _, err := frame.Next(r.Record)
-		if err != nil {
-			return nil
+		r, rec := readLetter(id, value)
+		at := millis(r.AtMS)
+		if r.damaged {
+			at = time.Time{}
 		}
 		out = append(out, api.DeadLetter{
 			ID: strings.TrimPrefix(id, jobName+"/"), Operator: r.refuser(), Replayed: replayedAt(r),
-			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: millis(r.AtMS), Reason: r.Reason,
+			Job: jobName, Task: strings.TrimPrefix(r.Task, jobName+"/"), At: at, Reason: r.Reason,
 			Position: strings.TrimPrefix(id, r.Task+"/"),
 			Key:      append(api.Bytes(nil), rec.Key...), TimeMS: rec.Time, Topic: string(rec.Header(job.TopicHeader)),
 			Bytes: len(rec.Value), Value: append(api.Bytes(nil), rec.Value...),

@@ -2,14 +2,79 @@ package node
 
 import (
 	"bytes"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/dataflow/job"
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/storage"
 )
+
+// TestDamagedLetters: letters that cannot be read keep nobody from starting. They are counted, told of and shown as they
+// are, not replayed, and go with their task's others.
+func TestDamagedLetters(t *testing.T) {
+	copies, damage, err := storage.OpenCopies(filepath.Join(t.TempDir(), "copies.db"))
+	if err != nil || damage != nil {
+		t.Fatal(err, damage)
+	}
+	t.Cleanup(func() { _ = copies.Close() })
+	const task = "j/total/0"
+	for key, value := range map[string]string{
+		"1-0": `{"task":"j/total`, "2-0": "null", "3-0": `{"task":"other/total/0","at_ms":5}`, "4-0": `{"task":"j/total/0","at_ms":5,"record":"AAAA"}`,
+	} {
+		if err := copies.Put(copyDead, task+"/"+key, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := openDeadLetters(copies, func() int64 { return 7 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := fmt.Sprint(d.notices()); !strings.Contains(said, "4 cannot be read") {
+		t.Errorf("notices: %s", said)
+	}
+	if err := d.Put(task, "5-0", frame.Record{Key: []byte("k"), Value: []byte("v")}, "why"); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.count(task); n != 5 {
+		t.Errorf("%d letters are counted", n)
+	}
+	list := d.newest("j", 10)
+	if len(list) != 5 || len(d.newest("other", 10)) != 0 || list[4].Reason != "why" {
+		t.Fatalf("listed: %+v", list)
+	}
+	for i, l := range list[:4] {
+		if l.ID != fmt.Sprint("total/0/", i+1, "-0") || l.Task != "total/0" || !l.At.IsZero() || !strings.HasPrefix(l.Reason, "the dead letter cannot be read") || l.Bytes == 0 {
+			t.Errorf("listed: %+v", l)
+		}
+	}
+	if got := string(list[1].Value); got != "null" {
+		t.Errorf("what is kept is shown as %q", got)
+	}
+
+	if err := d.Unreplayed(task, 0); err != nil {
+		t.Errorf("a task begins again: %v", err)
+	}
+	if err := d.Replayed(task, "1-0", 9); err != nil {
+		t.Errorf("a letter is marked: %v", err)
+	}
+	ids, records, err := d.chosen(replayRequest{Job: "j"})
+	if err != nil || len(ids) != 5 {
+		t.Fatalf("to replay: %v, %v", ids, err)
+	}
+	var a Agent
+	for i, id := range ids[:4] {
+		if why := a.redo(nil, replayRequest{Job: "j", Replay: api.Replay{Again: true}}, id, records[i]); !strings.Contains(why, "cannot be read") {
+			t.Errorf("%s is not replayed since %q", id, why)
+		}
+	}
+	if err := d.forget(task); err != nil || len(d.newest("j", 10)) != 0 || len(d.notices()) != 0 {
+		t.Errorf("after its task is forgotten: %+v, %q, %v", d.newest("j", 10), d.notices(), err)
+	}
+}
 
 // TestDeadLettersListed: whatever is kept is listed, large letters cut, and the answer stays within
 // what a message between agents can carry.

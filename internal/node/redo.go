@@ -98,18 +98,15 @@ func (d *deadLetters) change(id string, f func(*deadRecord) bool) error {
 	if err != nil || !ok {
 		return err
 	}
-	var r deadRecord
-	if err := json.Unmarshal(value, &r); err != nil {
-		return fmt.Errorf("dead letter %s: %w", id, err)
-	}
-	if !f(&r) {
+	r, _ := readLetter(id, value)
+	if r.damaged || !f(&r) {
 		return nil
 	}
 	next := mustJSON(r)
 	if err := d.copies.Put(copyDead, id, next); err != nil {
 		return fmt.Errorf("dead letter: %w", err)
 	}
-	d.set(id, deadMeta{r.AtMS, int64(len(next)), r.ReplayedAt == 0})
+	d.set(id, r.meta(len(next)))
 	return nil
 }
 
@@ -120,11 +117,11 @@ func (d *deadLetters) chosen(req replayRequest) (ids []string, records []deadRec
 		named[id] = true
 	}
 	err = d.copies.List(copyDead, func(id string, value []byte) error {
-		var r deadRecord
 		short, ours := strings.CutPrefix(id, req.Job+"/")
-		if !ours || json.Unmarshal(value, &r) != nil || !strings.HasPrefix(r.Task, req.Job+"/") {
+		if !ours {
 			return nil
 		}
+		r, _ := readLetter(id, value)
 		if len(named) > 0 && !named[short] || req.Operator != "" && r.refuser() != req.Operator {
 			return nil
 		}
@@ -200,6 +197,9 @@ func (a *Agent) answerReplay(ask []byte) []byte {
 func (a *Agent) redo(h *hostedJob, req replayRequest, id string, rec deadRecord) (why string) {
 	if rec.ReplayedAt != 0 && !req.Again {
 		return ""
+	}
+	if rec.damaged {
+		return rec.Reason
 	}
 	if rec.Cut {
 		return "the record was too large to be kept whole"
