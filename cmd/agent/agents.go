@@ -26,7 +26,7 @@ func (c agentsRemoveCmd) Run(ctx context.Context, p *program) error {
 	if err := cl.RemoveAgent(ctx, c.Name); err != nil {
 		return fmt.Errorf("remove agent %s: %w", c.Name, err)
 	}
-	_, err = fmt.Fprintf(p.stdout, "agent %s: removed; apply the jobs that ran on it again. What it had logged and not sent is given up with that\n", c.Name)
+	_, err = fmt.Fprintf(p.stdout, "agent %s: removed; apply the jobs that ran on it again. What it had logged and not sent is given up with that, and its dead letters stay on it\n", c.Name)
 	return err
 }
 

@@ -186,12 +186,12 @@ func (d *deadLetters) room(need int64) error {
 	return nil
 }
 
-// forget removes a task's letters.
-func (d *deadLetters) forget(task string) error {
+// forget removes a job's letters, also of tasks that the agent has no more.
+func (d *deadLetters) forget(jobName string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id := range d.letters {
-		if !strings.HasPrefix(id, task+"/") {
+		if jobOfLetter(id) != jobName {
 			continue
 		}
 		if err := d.copies.Delete(copyDead, id); err != nil {
@@ -199,7 +199,7 @@ func (d *deadLetters) forget(task string) error {
 		}
 		d.remove(id)
 	}
-	delete(d.counts, task)
+	maps.DeleteFunc(d.counts, func(task string, _ uint64) bool { return jobOfLetter(task) == jobName })
 	return nil
 }
 
@@ -289,7 +289,7 @@ func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) (out ap
 		return out, a.failure(name, wnats.ErrNotFound)
 	}
 	all := []api.DeadLetter{}
-	out.Unanswered = a.askLetters(ctx, name, h.record().letterAgents(), fmt.Appendf(nil, "dead/%d/%s", limit, name), func(agent string, reply []byte) error {
+	out.Unanswered = a.askLetters(ctx, name, a.letterAgents(h.record()), fmt.Appendf(nil, "dead/%d/%s", limit, name), func(agent string, reply []byte) error {
 		var list []api.DeadLetter
 		err := json.Unmarshal(reply, &list)
 		for _, l := range list {
@@ -303,8 +303,17 @@ func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) (out ap
 	return out, nil
 }
 
-// letterAgents are the agents that may have dead letters of the job, sorted: those that have or had its tasks.
-func (r jobRecord) letterAgents() []string { return slices.Sorted(maps.Keys(r.dirs())) }
+// letterAgents are the agents that may have dead letters of a job, sorted: those that have or had its tasks, and of
+// those whose letters were counted as lost the ones that are back.
+func (a *Agent) letterAgents(rec jobRecord) []string {
+	dirs := rec.dirs()
+	for _, l := range rec.LostLetters {
+		if l.Agent != "" && !a.removed(l.Agent) {
+			dirs[l.Agent] = l.Dir
+		}
+	}
+	return slices.Sorted(maps.Keys(dirs))
+}
 
 // askLetters asks agents about dead letters of a job and takes the answers one by one. It returns the agents of which
 // none came, or none that take could read, and what was heard of their letters before.

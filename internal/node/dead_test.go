@@ -14,7 +14,7 @@ import (
 )
 
 // TestDamagedLetters: letters that cannot be read keep nobody from starting. They are counted, told of and shown as they
-// are, not replayed, and go with their task's others.
+// are, not replayed, and go with their job.
 func TestDamagedLetters(t *testing.T) {
 	copies, damage, err := storage.OpenCopies(filepath.Join(t.TempDir(), "copies.db"))
 	if err != nil || damage != nil {
@@ -71,8 +71,14 @@ func TestDamagedLetters(t *testing.T) {
 			t.Errorf("%s is not replayed since %q", id, why)
 		}
 	}
-	if err := d.forget(task); err != nil || len(d.newest("j", 10)) != 0 || len(d.notices()) != 0 {
-		t.Errorf("after its task is forgotten: %+v, %q, %v", d.newest("j", 10), d.notices(), err)
+	if err := d.Put("jj/in@g1", "1-0", frame.Record{}, "why"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.forget("j"); err != nil || len(d.newest("j", 10)) != 0 || len(d.notices()) != 0 || d.count(task) != 0 {
+		t.Errorf("after the job is deleted: %+v, %q, %v", d.newest("j", 10), d.notices(), err)
+	}
+	if len(d.newest("jj", 10)) != 1 || d.count("jj/in@g1") != 1 {
+		t.Error("another job's letter is gone")
 	}
 }
 

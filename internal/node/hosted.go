@@ -183,10 +183,10 @@ func (h *hostedJob) forget(rec jobRecord) error {
 		if err := h.a.store.DropTask(name); err != nil {
 			return err
 		}
-		if err := h.a.dead.forget(name); err != nil {
-			return err
-		}
 		h.a.clocks.forget(name)
+	}
+	if err := h.a.dead.forget(rec.Name); err != nil {
+		return err
 	}
 	h.mu.Lock()
 	h.epochs, h.counted = map[abs.Epoch]abs.EpochRecord{}, 0

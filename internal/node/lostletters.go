@@ -84,6 +84,7 @@ func (p *peers) deadLetters(agent string) (sum uint64) {
 // keepLetters stores what was heard of the letters of agents that have fallen silent, so that it is known after a
 // restart of this agent. Of those that speak it is heard again.
 func (a *Agent) keepLetters() {
+	a.dropLetters()
 	a.peers.mu.Lock()
 	silent := map[string][]heardLetters{}
 	for name := range a.peers.unkept {
@@ -103,6 +104,46 @@ func (a *Agent) keepLetters() {
 		}
 		a.peers.mu.Unlock()
 	}
+}
+
+// dropLetters forgets what was heard of agents that were taken out of the fleet once no job asks for it any more: each
+// has noted what was lost, or is deleted.
+func (a *Agent) dropLetters() {
+	select {
+	case <-a.ready: // all jobs that are known here are loaded
+	default:
+		return
+	}
+	asked := map[string]bool{}
+	for _, h := range a.hosted() {
+		if rec := h.record(); rec.State != jobDeleted {
+			for agent := range rec.dirs() {
+				asked[agent] = true
+			}
+		}
+	}
+	for _, name := range a.peers.needless(asked) {
+		if err := a.copies.Delete(copyLetters, name); err != nil {
+			a.log.Warn("what was heard of an agent's dead letters is not forgotten; trying again", "agent", name, "error", err)
+			continue
+		}
+		a.peers.mu.Lock()
+		delete(a.peers.letters, name)
+		delete(a.peers.unkept, name)
+		a.peers.mu.Unlock()
+	}
+}
+
+// needless are the agents that were taken out of the fleet of whose letters something is remembered, and that nobody asks for.
+func (p *peers) needless(asked map[string]bool) (names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name := range p.letters {
+		if p.gone[name] && !asked[name] {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // loadLetters brings back what was kept. A damaged copy is as if nothing had been heard.
@@ -145,9 +186,15 @@ func (a *Agent) noteLetters(ctx context.Context, next *jobRecord, old jobRecord,
 	if err != nil {
 		return err
 	}
-	// A directory that was given up may be back.
-	lost := slices.DeleteFunc(slices.Clone(old.LostLetters), func(l lostLetters) bool { return l.Dir != "" && now[l.Agent] == l.Dir })
 	next.Dirs = map[string]string{}
+	// A directory that was given up may be back.
+	lost := slices.DeleteFunc(slices.Clone(old.LostLetters), func(l lostLetters) bool {
+		back := l.Dir != "" && now[l.Agent] == l.Dir
+		if back {
+			next.Dirs[l.Agent] = l.Dir
+		}
+		return back
+	})
 	for _, agent := range next.Plan.Agents() {
 		next.Dirs[agent] = now[agent]
 	}

@@ -130,4 +130,11 @@ func TestLettersLostWithADevice(t *testing.T) {
 	if l := lost(); len(l) != 3 || l[2].Agent != "g1" || l[2].Letters != 1 || l[2].Heard.IsZero() || l[2].Generation != 4 {
 		t.Fatalf("lost with g1: %+v", l)
 	}
+
+	// It comes back after all, and with it what was given up.
+	s.start("g1")
+	s.until("its letter is listed", func() (bool, string) {
+		found, err := s.client.DeadLetters(t.Context(), "lines", 10)
+		return slices.ContainsFunc(found.Letters, func(l api.DeadLetter) bool { return l.Agent == "g1" }), fmt.Sprint(found, err)
+	})
 }

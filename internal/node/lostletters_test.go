@@ -2,10 +2,13 @@ package node
 
 import (
 	"fmt"
+	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/storage"
 )
 
 // TestLettersHeard: of each directory that an agent has had the last word counts.
@@ -53,5 +56,42 @@ func TestLostLettersAreBounded(t *testing.T) {
 	list = boundLetters(list)
 	if len(list) != maxLostLetters || list[0].Agent != "" || list[0].Letters != 3 || !list[0].Heard.IsZero() || list[1].Agent != "g3" {
 		t.Errorf("%d entries, begin with %+v", len(list), list[:2])
+	}
+}
+
+// TestLettersOfTheRemovedAreForgotten: what was heard of an agent that was taken out of the fleet is kept as long as a job
+// is to note what went with it, and no longer.
+func TestLettersOfTheRemovedAreForgotten(t *testing.T) {
+	copies, damage, err := storage.OpenCopies(filepath.Join(t.TempDir(), "copies.db"))
+	if err != nil || damage != nil {
+		t.Fatal(err, damage)
+	}
+	t.Cleanup(func() { _ = copies.Close() })
+	job := &hostedJob{rec: jobRecord{Name: "j", State: jobRunning, Dirs: map[string]string{"g1": "a"}}}
+	a := &Agent{copies: copies, log: slog.New(slog.DiscardHandler), ready: make(chan struct{}), jobs: map[string]*hostedJob{"j": job}}
+	a.peers.init()
+	for _, name := range []string{"g1", "g2"} {
+		a.peers.hear(sign{Name: name, Dir: "a", Letters: map[string]uint64{"j": 1}})
+	}
+	known := func(when, name string, want bool) {
+		t.Helper()
+		_, heard := a.peers.lettersIn(name, "a", "")
+		_, kept, err := copies.Get(copyLetters, name)
+		if heard != want || kept != want || err != nil {
+			t.Errorf("%s: %s heard %v, kept %v, %v", when, name, heard, kept, err)
+		}
+	}
+	if err := a.forgetPeer("g1"); err != nil {
+		t.Fatal(err)
+	}
+	known("before the jobs are loaded", "g1", true)
+	close(a.ready)
+	a.keepLetters()
+	known("before the job is applied", "g1", true)
+	job.rec.Dirs = map[string]string{"g3": "c"}
+	a.keepLetters()
+	known("then", "g1", false)
+	if _, ok := a.peers.lettersNow("g2"); !ok {
+		t.Error("what was heard of an agent in the fleet is gone")
 	}
 }

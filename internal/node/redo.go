@@ -237,7 +237,7 @@ func (a *Agent) ReplayDeadLetters(ctx context.Context, name string, what api.Rep
 	if h == nil || h.record().State == jobDeleted {
 		return out, a.failure(name, wnats.ErrNotFound)
 	}
-	agents := h.record().letterAgents()
+	agents := a.letterAgents(h.record())
 	first, silent := a.askReplay(ctx, agents, replayRequest{name, what})
 	out.Unanswered = silent
 	agents = slices.DeleteFunc(agents, func(name string) bool {
