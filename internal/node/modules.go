@@ -32,6 +32,9 @@ const (
 	// about to be applied. It is measured from when the coordinator, or the agent with its copy, first saw it so.
 	moduleRest = 30 * time.Minute
 	sweepEvery = time.Minute
+	// remainsRest is for how long nothing must have been added to what an object that was not stored whole has left in an
+	// object store, as an agent that lost its power does: then it is removed. It is looked for as often.
+	remainsRest = time.Hour
 	// claimTries bounds how often a module is touched and stored in turn because it was taken away in between.
 	claimTries = 10
 )
@@ -263,10 +266,11 @@ func (a *Agent) jobRecords(ctx context.Context) ([]jobRecord, error) {
 	return out, nil
 }
 
-// storeSweep collects modules from the object store during a term.
+// storeSweep collects modules from the object store during a term, and what was left in both stores.
 type storeSweep struct {
-	a    *Agent
-	seen map[string]sighting // modules that no record names
+	a       *Agent
+	seen    map[string]sighting // modules that no record names
+	cleaned time.Duration       // when remains were looked for last; 0: not yet
 }
 
 // sighting is since when a module is seen without a name in one revision.
@@ -290,8 +294,11 @@ func (a *Agent) sweepModules(ctx context.Context) error {
 		if err == nil {
 			err = s.collect(ctx, due)
 		}
+		if rest := a.stopwatch() - s.cleaned; err == nil && (s.cleaned == 0 || rest >= remainsRest) {
+			_, err = s.clean(ctx, remainsRest)
+		}
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("modules that nobody needs are not removed: it will be tried again", "error", err)
+			a.log.Warn("what nobody needs in the object stores is not removed: it will be tried again", "error", err)
 		}
 	}
 	return ctx.Err()
@@ -347,6 +354,22 @@ func (s *storeSweep) collect(ctx context.Context, due []wnats.Object) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// clean removes what objects that were not stored whole have left in the object stores, if nothing was added to it for so
+// long, and returns of how many.
+func (s *storeSweep) clean(ctx context.Context, unused time.Duration) (sum int, err error) {
+	for _, store := range []wnats.Store{wnats.Modules, wnats.Snapshots} {
+		n, err := s.a.conn.Objects(store).Clean(ctx, unused)
+		if sum += n; n > 0 {
+			s.a.log.Info("what broken-off uploads have left in the object store is removed", "store", store, "objects", n)
+		}
+		if err != nil {
+			return sum, err
+		}
+	}
+	s.cleaned = s.a.stopwatch()
+	return sum, nil
 }
 
 // sweepCopies collects this agent's copies of modules, and what was compiled of them, as long as the agent runs.

@@ -514,3 +514,39 @@ func TestClaimsAfterALoss(t *testing.T) {
 	s.must(a.claimCopies(s.ctx))
 	s.wantStored("stored again", "a")
 }
+
+// endless is the content of a module or pack that never comes to its end: it is broken off after so many pieces.
+type endless struct {
+	pieces int
+	cut    func()
+}
+
+func (e *endless) Read(b []byte) (int, error) {
+	if e.pieces--; e.pieces == 0 {
+		e.cut()
+	}
+	return len(b), nil
+}
+
+// TestRemainsAreRemoved: what an agent has left that lost its power while it stored an object goes from either store.
+func TestRemainsAreRemoved(t *testing.T) {
+	s := newShelf(t)
+	sweep := &storeSweep{a: s.agent("a")}
+	for _, store := range []wnats.Store{wnats.Modules, wnats.Snapshots} {
+		_, err := s.conn.Objects(store).Put(s.ctx, "whole", strings.NewReader("whole"))
+		s.must(err)
+		ctx, cut := context.WithCancel(s.ctx)
+		if _, err := s.conn.Objects(store).Put(ctx, "part", &endless{20, cut}); err == nil {
+			t.Fatal("an object that was broken off is stored")
+		}
+		if n, err := sweep.clean(s.ctx, remainsRest); n != 0 || err != nil {
+			t.Fatalf("%d removed that may still be under way, %v", n, err)
+		}
+		for n := 0; n == 0; { // the server may still be taking in the last pieces
+			n, err = sweep.clean(s.ctx, 0)
+			s.must(err)
+		}
+		_, err = s.conn.Objects(store).Has(s.ctx, "whole")
+		s.must(err)
+	}
+}
