@@ -224,7 +224,8 @@ func TestSlowUploadKeepsNoPages(t *testing.T) {
 	if _, err := io.CopyN(io.Discard, r, 10_000); err != nil { // it has begun, and waits for its reader
 		t.Fatal(err)
 	}
-	if after := churn(); after > before+256<<10 {
+	// Kept pages would be 10 MB more. Which of the free ones bbolt takes is up to chance, and so is now and then a step more.
+	if after := churn(); after > before+5*growStep {
 		t.Errorf("the file had %d KiB, and has %d", before>>10, after>>10)
 	}
 	if _, err := io.Copy(io.Discard, r); err != nil {

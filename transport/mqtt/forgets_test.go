@@ -102,6 +102,7 @@ func TestServerForgetsIdentifiers(t *testing.T) {
 		}
 		b.acknowledged(t)
 		sub.cut()
+		until(t, "the server knows that the subscriber is gone", func() bool { return b.srv.NumClients() == 1 })
 		pub.deliver(3, "c")
 		killed := t.TempDir() // what is on disk before anything of what follows
 		if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
