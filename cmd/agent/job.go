@@ -454,7 +454,7 @@ func (c jobDeleteCmd) Run(ctx context.Context, p *program) error {
 }
 
 type deadLetterCmds struct {
-	Show   deadLetterShowCmd   `cmd:"" default:"withargs" help:"Show a job's newest dead letters, oldest first."`
+	Show   deadLetterShowCmd   `cmd:"" default:"withargs" help:"Show a job's newest dead letters, oldest first; agents that do not answer are named."`
 	Replay deadLetterReplayCmd `cmd:"" help:"Have records that operators refused processed again."`
 }
 
