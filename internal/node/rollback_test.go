@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/weir-stream/weir/internal/api"
+	processes "github.com/weir-stream/weir/internal/fleet"
 	"github.com/weir-stream/weir/internal/node"
 )
 
@@ -28,9 +29,12 @@ type site struct {
 // kind.
 func newSite(t *testing.T, more string) *site {
 	s := &site{dir: t.TempDir(), agents: map[string]*agent{}, opts: map[string]node.Options{}}
-	center := node.Options{Data: t.TempDir(), Name: "center", NATSListen: "127.0.0.1:0"}
+	addr, err := processes.FreeAddr() // it comes back there
+	if err != nil {
+		t.Fatal(err)
+	}
+	center := node.Options{Data: t.TempDir(), Name: "center", NATSListen: addr}
 	s.agent = startWith(t, center)
-	center.NATSListen = s.at.NATS
 	s.agents["center"], s.opts["center"] = s.agent, center
 	s.yaml = fmt.Sprintf(`name: lines
 checkpoint: {interval: 24h, detach_after: 500ms}

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen; it is met only by a failure.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // double is a broker of which the test writes every packet.
 type double struct {

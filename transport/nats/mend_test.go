@@ -90,7 +90,7 @@ func TestMend(t *testing.T) {
 // TestMendTriesAgain: a server that was stopped and does not start, since its address has been taken, says so and is
 // started when the address is free.
 func TestMendTriesAgain(t *testing.T) {
-	s := startServer(t, ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	s := startServer(t, ServerOptions{Dir: t.TempDir(), Listen: unused(t)})
 	c := connect(t, ConnectOptions{Server: s})
 	before := ensure(t, c)
 	srv, logs := s.running()

@@ -1,11 +1,15 @@
 package nats
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -78,10 +82,8 @@ type restartable struct {
 
 func newRestartable(t testing.TB) *restartable {
 	t.Helper()
-	opt := ServerOptions{Dir: t.TempDir(), Name: "test", Listen: "127.0.0.1:0"}
-	r := &restartable{t: t, opt: opt, Server: startServer(t, opt)}
-	r.opt.Listen = r.ClientAddr()
-	return r
+	opt := ServerOptions{Dir: t.TempDir(), Name: "test", Listen: unused(t)}
+	return &restartable{t: t, opt: opt, Server: startServer(t, opt)}
 }
 
 // restart stops the server and starts it again, on an emptied directory if empty.
@@ -110,15 +112,21 @@ var (
 	testContext    = streamtest.Context
 )
 
-// unused returns an address at which nobody listens.
+// unused returns an address at which nobody listens, and which is given to nobody who does not ask for it: it lies below
+// those that operating systems choose for listeners and connections.
 func unused(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 20000+rand.IntN(12000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func streamDir(dir, stream string) string {
