@@ -65,6 +65,27 @@ func (d *double) accept() *peer {
 	return p
 }
 
+// leave ends the connections that wait to be accepted: they come before one that is made now.
+func (d *double) leave() {
+	d.t.Helper()
+	last, err := net.Dial("tcp", d.ln.Addr().String())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer last.Close()
+	d.ln.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
+	for {
+		conn, err := d.ln.Accept()
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		conn.Close()
+		if conn.RemoteAddr().String() == last.LocalAddr().String() {
+			return
+		}
+	}
+}
+
 // open accepts a connection and answers with CONNACK.
 func (d *double) open(present bool) *peer {
 	d.t.Helper()

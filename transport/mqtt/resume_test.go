@@ -86,6 +86,7 @@ func (o *once) kill(p *peer) {
 	if err := o.run.stop(o.t); err != nil {
 		o.t.Error(err)
 	}
+	o.d.leave() // it may have connected once more meanwhile
 }
 
 func (e *events) waitReceived(t testing.TB, upto abs.Seq) {
