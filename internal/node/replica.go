@@ -294,21 +294,26 @@ func (a *Agent) openPack(ctx context.Context, name string) (io.ReadCloser, error
 	if r, _, err := a.blobs.Open(blobOfPack(name)); err == nil {
 		return r, nil
 	}
-	object, task := splitPack(name)
-	objects := a.conn.Objects(wnats.Snapshots)
-	r, err := objects.Get(ctx, object)
-	switch {
-	case err == nil && task != "":
-		r, err = openMember(r, task)
-	case task != "" && errors.Is(err, wnats.ErrNotFound): // of a checkpoint that another agent has imported: a pack each
-		if alone, e := objects.Get(ctx, name); e == nil {
-			r, err = alone, nil
-		}
-	}
+	r, err := storedPack(name, func(object string) (io.ReadCloser, error) { return a.conn.Objects(wnats.Snapshots).Get(ctx, object) })
 	if err != nil {
 		return nil, fmt.Errorf("pack %s: %w", name, err)
 	}
 	return r, nil
+}
+
+// storedPack finds a pack in the object store, alone or in a bundle.
+func storedPack(name string, get func(object string) (io.ReadCloser, error)) (io.ReadCloser, error) {
+	object, task := splitPack(name)
+	r, err := get(object)
+	switch {
+	case err == nil && task != "":
+		return openMember(r, task)
+	case task != "" && errors.Is(err, wnats.ErrNotFound): // of a checkpoint that another agent has imported: a pack each
+		if alone, e := get(name); !errors.Is(e, wnats.ErrNotFound) {
+			return alone, e
+		}
+	}
+	return r, err
 }
 
 // packName is the object that holds one pack.

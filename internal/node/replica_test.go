@@ -2,6 +2,8 @@ package node
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/weir-stream/weir/abs"
+	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
 func TestBundle(t *testing.T) {
@@ -77,6 +80,23 @@ func TestPackNames(t *testing.T) {
 	for _, other := range []string{"jj/a/1-2", "j/1-2", "j/a/x", "j"} {
 		if _, _, ok := parsePack(other, "j"); ok {
 			t.Errorf("%s is taken for a pack of job j", other)
+		}
+	}
+}
+
+// TestPackOutOfReach: the object store has said that there is no bundle, and is out of reach when it is asked for the pack
+// alone. The pack may be there, so nobody takes it for bad.
+func TestPackOutOfReach(t *testing.T) {
+	name := memberName("j/@hub/1-5.1.1", "count/0")
+	for _, second := range []error{wnats.ErrUnavailable, wnats.ErrNotFound} {
+		_, err := storedPack(name, func(object string) (io.ReadCloser, error) {
+			if object == name {
+				return nil, second
+			}
+			return nil, wnats.ErrNotFound
+		})
+		if !errors.Is(err, second) || badReplica(context.Background(), err) != (second == wnats.ErrNotFound) {
+			t.Errorf("%v, then %v: %v", wnats.ErrNotFound, second, err)
 		}
 	}
 }
