@@ -60,15 +60,20 @@ func Digest(content []byte) string {
 
 func isDigest(name string) bool { return strings.HasPrefix(name, digestPrefix) }
 
+// ValidDigest says whether a name is a digest in the form that [Digest] gives it.
+func ValidDigest(name string) bool {
+	hexed, ok := strings.CutPrefix(name, digestPrefix)
+	raw, err := hex.DecodeString(hexed)
+	return ok && err == nil && len(raw) == sha256.Size && hexed == strings.ToLower(hexed)
+}
+
 // fileOf is the path of a blob. Names that look like a digest but are none are refused.
 func (b *Blobs) fileOf(name string) (string, error) {
 	if n := len(escapeName(name)); n == 0 || n > maxBlobFile {
 		return "", fmt.Errorf("blobs in %s: name of %d bytes, as a file %d: it must have 1 to %d", b.dir, len(name), n, maxBlobFile)
 	}
-	if hexed, ok := strings.CutPrefix(name, digestPrefix); ok {
-		if raw, err := hex.DecodeString(hexed); err != nil || len(raw) != sha256.Size || hexed != strings.ToLower(hexed) {
-			return "", fmt.Errorf("blobs in %s: %q is not %s and 64 hexadecimal digits in lower case", b.dir, name, digestPrefix)
-		}
+	if isDigest(name) && !ValidDigest(name) {
+		return "", fmt.Errorf("blobs in %s: %q is not %s and 64 hexadecimal digits in lower case", b.dir, name, digestPrefix)
 	}
 	return filepath.Join(b.dir, escapeName(name)), nil
 }
@@ -195,12 +200,8 @@ func (b *Blobs) Open(name string) (io.ReadSeekCloser, int64, error) {
 		return nil, 0, err
 	}
 	if isDigest(name) {
-		sum := sha256.New()
-		if _, err := io.Copy(sum, io.NewSectionReader(f, 0, size)); err != nil {
+		if err := checkSum(name, io.NewSectionReader(f, 0, size)); err != nil {
 			return nil, 0, errors.Join(fmt.Errorf("read blob %s in %s: %w", name, b.dir, err), f.Close())
-		}
-		if digestPrefix+hex.EncodeToString(sum.Sum(nil)) != name {
-			return nil, 0, errors.Join(b.damaged(name), f.Close())
 		}
 	}
 	return &blobReader{io.NewSectionReader(f, 0, size), f}, size, nil

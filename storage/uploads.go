@@ -8,15 +8,18 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // ErrGap says that bytes do not follow those that are there.
 var ErrGap = errors.New("bytes before these are missing")
+
+// ErrRefused says that an upload cannot be what it is said to be: its name, its size, or how many bytes come.
+var ErrRefused = errors.New("refused")
 
 // ErrBusy says that there are as many unfinished uploads as may be, and all of them go on.
 var ErrBusy = errors.New("too many uploads at once")
@@ -39,42 +42,44 @@ type Uploads struct {
 	limits UploadLimits
 	now    func() time.Time
 
-	mu      sync.Mutex // guards what follows, and the uploads' touched
+	mu      sync.Mutex // guards what follows, and the uploads' touched; it is not held while an upload is written to
 	uploads map[string]*upload
 }
 
 type upload struct {
 	name, path string
 	size       int64
-	touched    time.Time // when the last byte came
+	touched    time.Time    // when the last byte came, or somebody last tried
+	have       atomic.Int64 // written to under mu
 
-	mu   sync.Mutex // guards what follows, and the file
-	have int64
-	gone bool
+	mu      sync.Mutex // guards what follows, and the file
+	durable bool       // its name is
+	gone    bool
 }
 
 const partSuffix = ".part"
 
-// OpenUploads opens a directory of unfinished uploads or makes it.
-func OpenUploads(dir string, limits UploadLimits) (*Uploads, error) {
+// OpenUploads opens a directory of unfinished uploads or makes it. What in it cannot be looked at or removed is left
+// alone, and told: nobody needs it, as an upload that is not there begins anew.
+func OpenUploads(dir string, limits UploadLimits) (u *Uploads, left []error, err error) {
 	return openUploads(dir, disk{}, limits, time.Now)
 }
 
-func openUploads(dir string, fsys fileSystem, limits UploadLimits, now func() time.Time) (*Uploads, error) {
+func openUploads(dir string, fsys fileSystem, limits UploadLimits, now func() time.Time) (_ *Uploads, left []error, err error) {
 	u := &Uploads{dir: dir, fs: fsys, limits: limits, now: now, uploads: map[string]*upload{}}
 	if err := fsys.MkdirAll(dir); err != nil {
-		return nil, fmt.Errorf("uploads in %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("uploads in %s: %w", dir, err)
 	}
 	files, err := fsys.List(dir)
 	if err != nil {
-		return nil, fmt.Errorf("uploads in %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("uploads in %s: %w", dir, err)
 	}
 	for _, file := range files {
 		if err := u.load(file); err != nil {
-			return nil, fmt.Errorf("uploads in %s: %s: %w", dir, file, err)
+			left = append(left, fmt.Errorf("uploads in %s: %s: %w", dir, file, err))
 		}
 	}
-	return u, nil
+	return u, left, nil
 }
 
 // load takes up an unfinished upload; what is none is removed.
@@ -83,18 +88,19 @@ func (u *Uploads) load(file string) error {
 	hexed, sized, _ := strings.Cut(strings.TrimSuffix(file, partSuffix), ".")
 	size, err := strconv.ParseInt(sized, 10, 64)
 	up := &upload{name: digestPrefix + hexed, path: path, size: size, touched: u.now()}
-	if err != nil || up.path != u.pathOf(up.name, size) || !isSum(up.name) || u.uploads[up.name] != nil {
+	if err != nil || up.path != u.pathOf(up.name, size) || !ValidDigest(up.name) || u.uploads[up.name] != nil {
 		return u.fs.Remove(path)
 	}
 	f, err := u.fs.OpenFile(path, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	up.have, err = f.Size()
+	have, err := f.Size()
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if up.have > size || size > u.limits.Size {
+	up.have.Store(have)
+	if have > size || size > u.limits.Size {
 		return u.fs.Remove(path)
 	}
 	if d, ok := u.fs.(interface {
@@ -108,33 +114,27 @@ func (u *Uploads) load(file string) error {
 	return nil
 }
 
-// isSum says whether a name is a digest in the form that it has.
-func isSum(name string) bool {
-	hexed, ok := strings.CutPrefix(name, digestPrefix)
-	raw, err := hex.DecodeString(hexed)
-	return ok && err == nil && len(raw) == 32 && hexed == strings.ToLower(hexed)
-}
-
 func (u *Uploads) pathOf(name string, size int64) string {
 	return filepath.Join(u.dir, strings.TrimPrefix(name, digestPrefix)+"."+strconv.FormatInt(size, 10)+partSuffix)
 }
 
 // Have is how many bytes have come of a blob, from its beginning on; 0 if it is not being uploaded.
 func (u *Uploads) Have(name string) int64 {
-	u.mu.Lock()
-	up := u.uploads[name]
-	u.mu.Unlock()
-	if up == nil {
-		return 0
+	if up := u.find(name); up != nil {
+		return up.have.Load()
 	}
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	return up.have
+	return 0
+}
+
+func (u *Uploads) find(name string) *upload {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.uploads[name]
 }
 
 // Write adds bytes that begin at an offset of a blob of size bytes in all, and returns how many there are then. What is
 // there already is skipped; bytes that leave a gap are refused with an error that wraps [ErrGap], ones beyond the
-// bounds with [ErrBusy]. A disk that fills up keeps what found room. The bytes are durable after [Uploads.Sync].
+// bounds with [ErrBusy], what cannot be with [ErrRefused]. A disk that fills up keeps what found room. The bytes are durable after [Uploads.Sync].
 func (u *Uploads) Write(name string, size, offset int64, b []byte) (have int64, err error) {
 	up, err := u.begin(name, size)
 	if err != nil {
@@ -142,26 +142,27 @@ func (u *Uploads) Write(name string, size, offset int64, b []byte) (have int64, 
 	}
 	up.mu.Lock()
 	defer up.mu.Unlock()
+	have = up.have.Load()
 	switch {
 	case up.gone:
 		return 0, fmt.Errorf("upload %s: %w: it was given up meanwhile", name, ErrGap)
-	case offset > up.have:
-		return up.have, fmt.Errorf("upload %s: %w: there are %d, and these begin at %d", name, ErrGap, up.have, offset)
+	case offset > have:
+		return have, fmt.Errorf("upload %s: %w: there are %d, and these begin at %d", name, ErrGap, have, offset)
 	case offset+int64(len(b)) > size:
-		return up.have, fmt.Errorf("upload %s: it has more than the %d bytes that it was to have", name, size)
+		return have, fmt.Errorf("upload %s: %w: it has more than the %d bytes that it was to have", name, ErrRefused, size)
 	}
-	if offset+int64(len(b)) <= up.have {
-		return up.have, nil
+	if offset+int64(len(b)) <= have {
+		return have, nil
 	}
 	err = u.open(up, func(f file) error {
-		n, err := f.WriteAt(b[up.have-offset:], up.have)
-		up.have += int64(n)
+		n, err := f.WriteAt(b[have-offset:], have)
+		have = up.have.Add(int64(n))
 		return err
 	})
 	if err != nil {
 		err = fmt.Errorf("upload %s: %w", name, err)
 	}
-	return up.have, err
+	return have, err
 }
 
 func (u *Uploads) open(up *upload, do func(file) error) error {
@@ -175,10 +176,10 @@ func (u *Uploads) open(up *upload, do func(file) error) error {
 // begin finds an upload, or makes room for it. One that is to have another size begins anew.
 func (u *Uploads) begin(name string, size int64) (*upload, error) {
 	switch {
-	case !isSum(name):
-		return nil, fmt.Errorf("not %s and 64 hexadecimal digits in lower case", digestPrefix)
+	case !ValidDigest(name):
+		return nil, fmt.Errorf("%w: not %s and 64 hexadecimal digits in lower case", ErrRefused, digestPrefix)
 	case size < 1 || size > u.limits.Size:
-		return nil, fmt.Errorf("%d bytes: not between 1 and %d", size, u.limits.Size)
+		return nil, fmt.Errorf("%w: %d bytes: not between 1 and %d", ErrRefused, size, u.limits.Size)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -227,8 +228,15 @@ func (u *Uploads) makeRoom(size int64) error {
 func (u *Uploads) remove(up *upload) error {
 	up.mu.Lock()
 	defer up.mu.Unlock()
-	up.gone, up.have = true, 0
 	delete(u.uploads, up.name)
+	return u.drop(up)
+}
+
+// drop gives up what has come. The caller holds the upload's own mu, and nobody else has it any more, or somebody
+// removes it from the list.
+func (u *Uploads) drop(up *upload) error {
+	up.gone = true
+	up.have.Store(0)
 	if err := u.fs.Remove(up.path); err != nil && !isMissing(err) {
 		return err
 	}
@@ -237,18 +245,21 @@ func (u *Uploads) remove(up *upload) error {
 
 // Sync makes durable what has come of a blob.
 func (u *Uploads) Sync(name string) error {
-	u.mu.Lock()
-	up := u.uploads[name]
-	u.mu.Unlock()
+	up := u.find(name)
 	if up == nil {
 		return nil
 	}
 	up.mu.Lock()
 	defer up.mu.Unlock()
-	if up.gone || up.have == 0 {
+	if up.gone || up.have.Load() == 0 {
 		return nil
 	}
-	if err := u.open(up, file.Sync); err != nil {
+	err := u.open(up, file.Sync)
+	if err == nil && !up.durable {
+		err = u.fs.SyncDir(u.dir)
+		up.durable = err == nil
+	}
+	if err != nil {
 		return fmt.Errorf("upload %s: %w", name, err)
 	}
 	return nil
@@ -258,23 +269,47 @@ func (u *Uploads) Sync(name string) error {
 // up, and the error wraps [ErrCorrupt]. One that is among the others already is fine.
 func (u *Uploads) Finish(name string, into *Blobs) error {
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	up := u.uploads[name]
+	if up != nil {
+		up.touched = u.now() // nobody gives it up meanwhile
+	}
+	u.mu.Unlock()
 	if up == nil {
-		if has, err := into.Has(name); err != nil || has {
-			return err
+		return finished(name, into)
+	}
+	done, err := u.finish(up, into)
+	if done {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.uploads[name] == up {
+			delete(u.uploads, name)
 		}
-		return fmt.Errorf("upload %s: %w: nothing has come of it", name, ErrGap)
 	}
+	return err
+}
+
+// finish says whether the upload is over.
+func (u *Uploads) finish(up *upload, into *Blobs) (done bool, err error) {
 	up.mu.Lock()
-	have := up.have
-	up.mu.Unlock()
-	if have < up.size {
-		return fmt.Errorf("upload %s: %w: %d of %d bytes have come", name, ErrGap, have, up.size)
+	defer up.mu.Unlock()
+	if up.gone {
+		return true, finished(up.name, into)
 	}
-	err := into.adopt(name, up.path)
+	if have := up.have.Load(); have < up.size {
+		return false, fmt.Errorf("upload %s: %w: %d of %d bytes have come", up.name, ErrGap, have, up.size)
+	}
+	err = into.adopt(up.name, up.path)
 	if err == nil || errors.Is(err, ErrCorrupt) {
-		err = errors.Join(err, u.remove(up))
+		return true, errors.Join(err, u.drop(up))
+	}
+	return false, err
+}
+
+// finished says nothing of a blob that is there, and else that nothing has come of it.
+func finished(name string, into *Blobs) error {
+	has, err := into.Has(name)
+	if err == nil && !has {
+		err = fmt.Errorf("upload %s: %w: nothing has come of it", name, ErrGap)
 	}
 	return err
 }
@@ -295,14 +330,9 @@ func (u *Uploads) Collect() error {
 // Bytes is how many bytes of unfinished uploads there are.
 func (u *Uploads) Bytes() (n int64) {
 	u.mu.Lock()
-	names := make([]string, 0, len(u.uploads))
-	for name := range u.uploads {
-		names = append(names, name)
-	}
-	u.mu.Unlock()
-	slices.Sort(names)
-	for _, name := range names {
-		n += u.Have(name)
+	defer u.mu.Unlock()
+	for _, up := range u.uploads {
+		n += up.have.Load()
 	}
 	return n
 }

@@ -44,8 +44,9 @@ func (u *uploading) reopen() {
 		return take
 	}}, disk{}}
 	limits := UploadLimits{Size: 1000, Total: 2000, Age: 24 * time.Hour, Busy: time.Minute}
-	if u.Uploads, err = openUploads(filepath.Join(u.dir, "uploads"), full, limits, func() time.Time { return u.clock }); err != nil {
-		u.t.Fatal(err)
+	var left []error
+	if u.Uploads, left, err = openUploads(filepath.Join(u.dir, "uploads"), full, limits, func() time.Time { return u.clock }); err != nil || len(left) > 0 {
+		u.t.Fatal(err, left)
 	}
 }
 
@@ -104,7 +105,7 @@ func TestUploadGoesOn(t *testing.T) {
 		t.Fatalf("after a restart %d bytes are there, %d of all", have, u.Bytes())
 	}
 	u.write(name, 900, 300, b[300:], 900)
-	if _, err := u.Write(name, 900, 900, []byte("y")); err == nil || !strings.Contains(err.Error(), "more than the 900 bytes") {
+	if _, err := u.Write(name, 900, 900, []byte("y")); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "more than the 900 bytes") {
 		t.Errorf("beyond its end: %v", err)
 	}
 	for range 2 { // a second one who has sent it
@@ -138,13 +139,13 @@ func TestUploadOfOtherBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"sha256:12", "../x", strings.ToUpper(name), ""} {
-		if _, err := u.Write(name, 10, 0, []byte("x")); err == nil {
-			t.Errorf("%q is a name", name)
+		if _, err := u.Write(name, 10, 0, []byte("x")); !errors.Is(err, ErrRefused) {
+			t.Errorf("%q is a name: %v", name, err)
 		}
 	}
 	for _, size := range []int64{0, -1, 1001} {
-		if _, err := u.Write(name, size, 0, nil); err == nil {
-			t.Errorf("%d is a size", size)
+		if _, err := u.Write(name, size, 0, nil); !errors.Is(err, ErrRefused) {
+			t.Errorf("%d is a size: %v", size, err)
 		}
 	}
 }
@@ -256,5 +257,94 @@ func TestUploadsAtOnce(t *testing.T) {
 	defer r.Close()
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, b) {
 		t.Error(fmt.Errorf("%d bytes, %w", len(got), err))
+	}
+}
+
+// TestUploadAfterAPowerCut: what was synced is there, under its name.
+func TestUploadAfterAPowerCut(t *testing.T) {
+	limits := UploadLimits{Size: 1000, Total: 2000, Age: time.Hour, Busy: time.Minute}
+	fs := newCutFS()
+	b, name := letters(900, "x")
+	for _, upto := range []int{300, 900} {
+		u, left, err := openUploads("uploads", fs, limits, time.Now)
+		if err != nil || len(left) > 0 {
+			t.Fatal(err, left)
+		}
+		have := u.Have(name)
+		if _, err := u.Write(name, 900, have, b[have:upto]); err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Sync(name); err != nil {
+			t.Fatal(err)
+		}
+		fs = fs.after(nil)
+		if u, _, err = openUploads("uploads", fs, limits, time.Now); err != nil || u.Have(name) != int64(upto) {
+			t.Fatalf("%d bytes of %d are there after a power cut, %v", u.Have(name), upto, err)
+		}
+	}
+}
+
+// TestUploadsThatCannotBeLookedAt: a directory in the place of an upload, and one that cannot be removed, are told and
+// left alone; others go on.
+func TestUploadsThatCannotBeLookedAt(t *testing.T) {
+	u := newUploading(t)
+	b, name := letters(500, "x")
+	u.write(name, 500, 0, b[:100], 100)
+	for _, dir := range []string{"other/x", filepath.Base(u.pathOf(Digest([]byte("y")), 500)) + "/x"} {
+		if err := os.MkdirAll(filepath.Join(u.dir, "uploads", dir), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, left, err := OpenUploads(filepath.Join(u.dir, "uploads"), UploadLimits{Size: 1000, Total: 2000, Age: time.Hour})
+	if err != nil || len(left) == 0 || !strings.Contains(left[len(left)-1].Error(), "other") {
+		t.Fatal(left, err)
+	}
+	if have := again.Have(name); have != 100 {
+		t.Errorf("%d bytes are there", have)
+	}
+}
+
+// hookedDisk calls a function before a file gets its name.
+type hookedDisk struct {
+	fileSystem
+	renames func()
+}
+
+func (d hookedDisk) Rename(from, to string) error {
+	d.renames()
+	return d.fileSystem.Rename(from, to)
+}
+
+// TestUploadsWhileOneIsFinished: who looks at uploads, or begins another one, does not wait for the disk.
+func TestUploadsWhileOneIsFinished(t *testing.T) {
+	u := newUploading(t)
+	b, name := letters(500, "x")
+	u.write(name, 500, 0, b, 500)
+	other, otherName := letters(500, "y")
+	renames := 0
+	blobs, err := openBlobs(filepath.Join(u.dir, "blobs"), hookedDisk{disk{}, func() {
+		renames++
+		looked := make(chan error, 1)
+		go func() {
+			if n := u.Bytes() + u.Have(name); n != 1000 {
+				t.Errorf("%d bytes, twice", n)
+			}
+			_, err := u.Write(otherName, 500, 0, other[:10])
+			looked <- err
+		}()
+		select {
+		case err := <-looked:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("they wait")
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Finish(name, blobs); err != nil || renames != 1 {
+		t.Fatal(err, renames)
 	}
 }

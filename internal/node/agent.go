@@ -249,8 +249,12 @@ func (a *Agent) openStores(ctx context.Context) error {
 	if a.blobs, err = storage.OpenBlobs(dir.BlobsPath()); err != nil {
 		return fmt.Errorf("modules and packs: %w", err)
 	}
-	if a.uploads, err = storage.OpenUploads(dir.UploadsPath(), uploadLimits); err != nil {
+	var left []error
+	if a.uploads, left, err = storage.OpenUploads(dir.UploadsPath(), uploadLimits); err != nil {
 		return err
+	}
+	for _, err := range left {
+		a.log.Warn("something among the unfinished uploads cannot be used or removed, and is left alone", "error", err)
 	}
 	if a.dead, err = openDeadLetters(a.copies, a.now); err != nil {
 		return err

@@ -44,7 +44,7 @@ func (s *shelf) agent(name string) *Agent {
 	if a.blobs, err = storage.OpenBlobs(filepath.Join(dir, "blobs")); err != nil {
 		s.t.Fatal(err)
 	}
-	if a.uploads, err = storage.OpenUploads(filepath.Join(dir, "uploads"), uploadLimits); err != nil {
+	if a.uploads, _, err = storage.OpenUploads(filepath.Join(dir, "uploads"), uploadLimits); err != nil {
 		s.t.Fatal(err)
 	}
 	if a.copies, _, err = storage.OpenCopies(filepath.Join(dir, "copies")); err != nil {
