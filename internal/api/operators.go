@@ -1,6 +1,22 @@
 package api
 
-import "time"
+import (
+	"regexp"
+	"time"
+)
+
+// NamePattern is what names of agents, labels and operators may be: they become parts of paths, subjects and topics.
+var NamePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
+
+var versionPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}$`)
+
+// CheckOperatorName refuses what cannot be the name and version of an operator.
+func CheckOperatorName(name, version string) error {
+	if !NamePattern.MatchString(name) || !versionPattern.MatchString(version) {
+		return Invalid("names have up to 64 letters, digits, - and _; versions also . and +", "operator %s@%s cannot be named so", name, version)
+	}
+	return nil
+}
 
 // Operator is one immutable version of an operator in the registry.
 type Operator struct {
@@ -29,7 +45,7 @@ type Operator struct {
 //	POST  /api/v1/modules?digest=DIGEST                 or keep it without a name
 //
 // Bytes that are there already are skipped; ones that would leave a gap are refused (416). What came of a request that
-// breaks off stays, across a restart of the agent, for a day. Several may send one module at the same time.
+// breaks off stays, across a restart of the agent, for up to a day; it may give way to others. Several may send one module at the same time.
 type Upload struct {
 	Digest   string `json:"digest"` // "sha256:…"
 	Bytes    int64  `json:"bytes"`  // from the beginning on

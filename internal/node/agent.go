@@ -96,9 +96,10 @@ type Agent struct {
 	clocks     steadyClocks
 	drill      drill
 	stirred    chan struct{} // a task has changed that was quiet
-	askMu      sync.Mutex    // of the next two
+	askMu      sync.Mutex    // of the next three
 	ask        ask           // the coordinator's that is being answered, or was
 	mark       abs.Position  // of the log when it was heard
+	askedIn    abs.Term      // the highest of which an ask was heard, of whatever control plane
 	asked      chan struct{} // there is something to ask, or to answer
 	badPacks   sync.Map      // names of packs that were found to be damaged, by this process
 	bundles    uint64        // that this process has stored; the replicas' worker's own
@@ -299,7 +300,7 @@ func (a *Agent) takeName() error {
 		}
 		a.name = plainName(host)
 	}
-	if !namePattern.MatchString(a.name) {
+	if !api.NamePattern.MatchString(a.name) {
 		return fmt.Errorf("the host's name %q cannot be an agent's: give one with --name", a.name)
 	}
 	if stored := a.dir.Identity().Name; stored != "" && stored != a.name {

@@ -279,7 +279,7 @@ func TestCollectionMeetsAPush(t *testing.T) {
 	check("pushed before that")
 
 	due = old()
-	s.must(b.storeModule(s.ctx, digestOf("a"), module("a")))
+	s.must(b.storeModule(s.ctx, digestOf("a")))
 	s.must(one.collect(s.ctx, due))
 	if !s.stored("a") {
 		t.Error("collected between the module and the record")

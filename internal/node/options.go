@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/weir-stream/weir/internal/api"
 )
 
 // Default listeners of an agent that runs the embedded server.
@@ -106,12 +108,6 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// namePattern is what names of agents and labels may be: they become parts of paths, subjects and topics.
-var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
-
-// versionPattern is what versions of operators may be.
-var versionPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}$`)
-
 // labelPattern is what values of labels may be; they become parts of topics.
 var labelPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
 
@@ -138,17 +134,17 @@ func (o Options) validateIdentity() error {
 	if o.Data == "" {
 		errs = append(errs, errors.New("--data is missing: name the agent's directory"))
 	}
-	if o.Name != "" && !namePattern.MatchString(o.Name) {
+	if o.Name != "" && !api.NamePattern.MatchString(o.Name) {
 		errs = append(errs, fmt.Errorf("--name %q: use up to 64 letters, digits, - and _, the first a letter or digit", o.Name))
 	}
-	if o.Replace != "" && !namePattern.MatchString(o.Replace) {
+	if o.Replace != "" && !api.NamePattern.MatchString(o.Replace) {
 		errs = append(errs, fmt.Errorf("--replace %q: it is the name of an agent", o.Replace))
 	}
 	if o.Replace != "" && o.Name != "" && o.Name != o.Replace {
 		errs = append(errs, fmt.Errorf("--replace %s with --name %s: the agent takes the name of the one that it replaces; leave --name out", o.Replace, o.Name))
 	}
 	for k, v := range o.Labels {
-		if !namePattern.MatchString(k) || !labelPattern.MatchString(v) {
+		if !api.NamePattern.MatchString(k) || !labelPattern.MatchString(v) {
 			errs = append(errs, fmt.Errorf("--label %s=%s: use up to 64 letters, digits, - and _ (in the value also .), the first a letter or digit", k, v))
 		}
 	}

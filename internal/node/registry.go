@@ -42,48 +42,49 @@ func blobOfPack(pack string) string { return "pack:" + pack }
 
 func packOfBlob(blob string) (string, bool) { return strings.CutPrefix(blob, "pack:") }
 
-// checkModule checks a module that was uploaded before, if there is a digest, else one that it reads.
-func (a *Agent) checkModule(ctx context.Context, digest string, module io.Reader) (b []byte, m *wasmops.Module, done func(), err error) {
+// checkModule checks a module that was uploaded before, if there is a digest, else one that it reads and keeps here. Its
+// bytes are in memory no longer than that: to bring them to the hub may take long.
+func (a *Agent) checkModule(ctx context.Context, digest string, module io.Reader) (*wasmops.Module, error) {
 	if digest != "" {
-		b, m, err = a.uploadedModule(ctx, digest)
-		return b, m, func() {}, err
+		return a.uploadedModule(ctx, digest)
 	}
 	release, err := a.bodies.take(ctx, bodiesAtOnce)
 	if err != nil {
-		return nil, nil, nil, busy(err)
+		return nil, busy()
 	}
-	b, err = io.ReadAll(io.LimitReader(module, wasmops.DefaultModuleLimit+1))
-	if err == nil {
-		m, err = a.checkBytes(ctx, b)
-	}
+	defer release()
+	b, err := io.ReadAll(io.LimitReader(module, wasmops.DefaultModuleLimit+1))
 	if err != nil {
-		release()
-		return nil, nil, nil, err
+		return nil, err
 	}
-	return b, m, release, nil
+	m, err := a.checkBytes(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	a.touchModule(m.Digest)
+	if _, err := a.blobs.Get(m.Digest); err != nil { // it is not here, or damaged
+		if err := a.blobs.PutBytes(m.Digest, b); err != nil {
+			return nil, a.uploadFailed(m.Digest, int64(m.Size), err)
+		}
+	}
+	return m, nil
 }
 
 func (a *Agent) checkBytes(ctx context.Context, b []byte) (*wasmops.Module, error) {
 	m, err := a.host.Check(ctx, b)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, busy(err)
+		return nil, busy()
 	case err != nil:
 		return nil, api.Invalid("sdk/go/doc.go says how one is built", "%v", err)
 	}
 	return m, nil
 }
 
-// storeModule puts a module where all agents find it, and here.
-func (a *Agent) storeModule(ctx context.Context, digest string, b []byte) error {
+// storeModule puts a module that is here where all agents find it.
+func (a *Agent) storeModule(ctx context.Context, digest string) error {
 	if err := a.inTouch(ctx); err != nil {
 		return err
-	}
-	a.touchModule(digest)
-	if _, err := a.blobs.Get(digest); err != nil { // it is not here, or damaged
-		if err := a.blobs.PutBytes(digest, b); err != nil {
-			return a.uploadFailed(digest, int64(len(b)), err)
-		}
 	}
 	if err := a.claimModule(ctx, digest); err != nil {
 		return api.Unavailable("", "module not stored: %v", err)
@@ -93,29 +94,28 @@ func (a *Agent) storeModule(ctx context.Context, digest string, b []byte) error 
 
 // PushModule implements [web.Operators].
 func (a *Agent) PushModule(ctx context.Context, digest string, module io.Reader) (api.Module, error) {
-	b, m, done, err := a.checkModule(ctx, digest, module)
+	m, err := a.checkModule(ctx, digest, module)
 	if err != nil {
 		return api.Module{}, err
 	}
-	defer done()
-	return api.Module{Digest: m.Digest, Bytes: int64(len(b))}, a.storeModule(ctx, m.Digest, b)
+	kept := api.Module{Digest: m.Digest, Bytes: int64(m.Size)}
+	return kept, a.storeModule(ctx, kept.Digest)
 }
 
 // PushOperator implements [web.Operators].
 func (a *Agent) PushOperator(ctx context.Context, name, version, digest string, module io.Reader) (api.Operator, error) {
-	if !namePattern.MatchString(name) || !versionPattern.MatchString(version) {
-		return api.Operator{}, api.Invalid("names have up to 64 letters, digits, - and _; versions also . and +", "operator %s@%s cannot be named so", name, version)
+	if err := api.CheckOperatorName(name, version); err != nil {
+		return api.Operator{}, err
 	}
-	b, m, done, err := a.checkModule(ctx, digest, module)
+	m, err := a.checkModule(ctx, digest, module)
 	if err != nil {
 		return api.Operator{}, err
 	}
-	defer done()
 	rec := operatorRecord{
-		Name: name, Version: version, Digest: m.Digest, Bytes: int64(len(b)), PushedMS: a.now(),
+		Name: name, Version: version, Digest: m.Digest, Bytes: int64(m.Size), PushedMS: a.now(),
 		Imports: m.Imports, Globals: m.Globals(), MemoryBytes: m.MinMemory,
 	}
-	if err := a.storeModule(ctx, m.Digest, b); err != nil {
+	if err := a.storeModule(ctx, rec.Digest); err != nil {
 		return api.Operator{}, err
 	}
 	return a.register(ctx, rec)

@@ -1,15 +1,19 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/weir-stream/weir/dataflow/job"
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/storage"
 )
 
 // TestTriesAreBounded: operators of more job files than there are places are not tried, and the request is told so; the next
@@ -55,7 +59,49 @@ func TestFullDiskIsSaid(t *testing.T) {
 	a := s.agent("g1")
 	var e *api.Error
 	err := a.uploadFailed(digestOf("a"), 900, fmt.Errorf("upload: %w", syscall.ENOSPC))
-	if !errors.As(err, &e) || e.Status != 507 || !strings.Contains(e.Message, "the disk of agent g1 is full: 0 of 900 bytes") || e.Hint == "" {
+	if !errors.As(err, &e) || e.Status != 507 || !strings.Contains(e.Message, "the disk of agent g1 is full: 0 of 900 bytes") || strings.Contains(e.Hint, "what is there") {
 		t.Errorf("%+v", err)
+	}
+	if _, err := a.uploads.Write(digestOf("a"), 900, 0, make([]byte, 9)); err != nil {
+		t.Fatal(err)
+	}
+	err = a.uploadFailed(digestOf("a"), 900, fmt.Errorf("upload: %w", syscall.ENOSPC))
+	if !errors.As(err, &e) || !strings.Contains(e.Message, ": 9 of 900 bytes") || !strings.Contains(e.Hint, "what is there is kept for up to a day") {
+		t.Errorf("%+v", err)
+	}
+}
+
+// TestBadDiskIsNobodysMistake: what the agent's disk refuses is no mistake of who uploads, registers, or pushes whole.
+func TestBadDiskIsNobodysMistake(t *testing.T) {
+	s := newShelf(t)
+	a := s.agent("g1")
+	dir, wasm, digest := t.TempDir(), module("a"), digestOf("a")
+	var left []error
+	var err error
+	a.blobs, err = storage.OpenBlobs(dir)
+	s.must(err)
+	a.uploads, left, err = storage.OpenUploads(dir, uploadLimits)
+	s.must(errors.Join(append(left, err)...))
+	for _, name := range []string{strings.Replace(digest, ":", "%3a", 1), fmt.Sprintf("%s.%d.part", strings.TrimPrefix(digest, "sha256:"), len(wasm))} {
+		s.must(os.MkdirAll(filepath.Join(dir, name), 0o750))
+	}
+	_, err = a.PushModule(s.ctx, "", bytes.NewReader(wasm))
+	errs := map[string]error{"pushed whole": err}
+	_, errs["registered"] = a.PushModule(s.ctx, digest, nil)
+	s.must(os.Remove(filepath.Join(dir, strings.Replace(digest, ":", "%3a", 1))))
+	_, errs["uploaded"] = a.Upload(s.ctx, digest, int64(len(wasm)), 0, bytes.NewReader(wasm))
+	for what, err := range errs {
+		var e *api.Error
+		if err == nil || errors.As(err, &e) || !strings.Contains(err.Error(), "agent g1") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, err := range map[string]error{"size": a.uploadFailed(digest, 9, storage.ErrRefused), "name": checkDigest("sha256:12")} {
+		if !api.IsInvalid(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := a.Uploaded(s.ctx, "what not"); !api.IsInvalid(err) || len(a.modules.touched) > 1 {
+		t.Errorf("%v; %v", err, a.modules.touched)
 	}
 }

@@ -120,12 +120,11 @@ func (a *Agent) tried(ctx context.Context, file *job.File, digests map[string]st
 		untried []string
 	}
 	done := make(chan answer, 1)
-	const busy = "the operators were not tried: this agent tries those of other requests; agent job show says whether they start"
 	waits, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
 	release, err := a.trying.take(waits, triesAtOnce)
 	if err != nil {
-		return []string{busy}, nil
+		return []string{"the operators were not tried: this agent tries those of other requests; agent job show says whether they start"}, nil
 	}
 	a.background(func() {
 		defer release()

@@ -50,18 +50,28 @@ func (s *slots) take(ctx context.Context, n int) (release func(), err error) {
 }
 
 // busy says that a request has waited for others in vain.
-func busy(err error) error {
-	return api.Unavailable("try it again", "this agent is busy with the modules of other requests: %v", err)
+func busy() error {
+	return api.Unavailable("try it again", "this agent is busy with the modules of other requests")
+}
+
+func checkDigest(digest string) error {
+	if !storage.ValidDigest(digest) {
+		return api.Invalid("a digest is sha256: and 64 hexadecimal digits in lower case", "%q names no module", digest)
+	}
+	return nil
 }
 
 // Uploaded implements [web.Operators].
 func (a *Agent) Uploaded(_ context.Context, digest string) (api.Upload, error) {
+	if err := checkDigest(digest); err != nil {
+		return api.Upload{}, err
+	}
 	a.touchModule(digest)
 	switch size, err := a.blobs.Size(digest); {
 	case err == nil && size > 0:
 		return api.Upload{Digest: digest, Bytes: size, Complete: true}, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return api.Upload{}, api.Invalid("a digest is sha256: and 64 hexadecimal digits in lower case", "upload of %s: %v", digest, err)
+		return api.Upload{}, a.diskFailed(err)
 	}
 	return api.Upload{Digest: digest, Bytes: a.uploads.Have(digest)}, nil
 }
@@ -89,9 +99,9 @@ func (a *Agent) Upload(ctx context.Context, digest string, size, offset int64, b
 	if err != io.EOF {
 		return api.Upload{}, fmt.Errorf("upload of %s broke off, %d of %d bytes are here: %w", digest, a.uploads.Have(digest), size, err)
 	}
-	have := a.uploads.Have(digest)
-	if have < size {
-		return api.Upload{Digest: digest, Bytes: have}, nil
+	// Another request may have finished it.
+	if st, err := a.Uploaded(ctx, digest); err != nil || st.Complete || st.Bytes < size {
+		return st, err
 	}
 	if err := a.uploads.Finish(digest, a.blobs); err != nil {
 		return api.Upload{}, a.uploadFailed(digest, size, err)
@@ -103,9 +113,13 @@ func (a *Agent) Upload(ctx context.Context, digest string, size, offset int64, b
 func (a *Agent) uploadFailed(digest string, size int64, err error) error {
 	switch {
 	case storage.IsFull(err):
+		have, hint := a.uploads.Have(digest), "make room on it and push again"
+		if have > 0 {
+			hint += ": what is there is kept for up to a day, and the rest is sent"
+		}
 		return &api.Error{
-			Status: http.StatusInsufficientStorage, Hint: "make room on it and push again: what is there is kept for a day, and the rest is sent",
-			Message: fmt.Sprintf("the disk of agent %s is full: %d of %d bytes of module %s are there: %v", a.name, a.uploads.Have(digest), size, digest, err),
+			Status: http.StatusInsufficientStorage, Hint: hint,
+			Message: fmt.Sprintf("the disk of agent %s is full: %d of %d bytes of module %s are there: %v", a.name, have, size, digest, err),
 		}
 	case errors.Is(err, storage.ErrCorrupt):
 		return api.Conflict("push it again: it begins anew", "what was uploaded as module %s is something else: was the file changed meanwhile? %v", digest, err)
@@ -113,27 +127,34 @@ func (a *Agent) uploadFailed(digest string, size int64, err error) error {
 		return &api.Error{Status: http.StatusRequestedRangeNotSatisfiable, Message: err.Error(), Hint: "ask how much is there, and go on from that"}
 	case errors.Is(err, storage.ErrBusy):
 		return api.Unavailable("try again in a minute", "%v", err)
+	case errors.Is(err, storage.ErrRefused):
+		return api.Invalid("", "%v", err)
 	}
-	return api.Invalid("", "%v", err)
+	return a.diskFailed(err)
 }
 
+// diskFailed says of an error that it is nobody's mistake: the same may succeed later.
+func (a *Agent) diskFailed(err error) error { return fmt.Errorf("agent %s: %w", a.name, err) }
+
 // uploadedModule checks a module that was uploaded before.
-func (a *Agent) uploadedModule(ctx context.Context, digest string) ([]byte, *wasmops.Module, error) {
+func (a *Agent) uploadedModule(ctx context.Context, digest string) (*wasmops.Module, error) {
+	if err := checkDigest(digest); err != nil {
+		return nil, err
+	}
 	release, err := a.checking.take(ctx, checksAtOnce)
 	if err != nil {
-		return nil, nil, busy(err)
+		return nil, busy()
 	}
 	defer release()
 	a.touchModule(digest)
 	b, err := a.blobs.Get(digest)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil, api.Conflict("upload it first: PATCH /api/v1/uploads/DIGEST", "module %s is not on this agent", digest)
+		return nil, api.Conflict("upload it first: PATCH /api/v1/uploads/DIGEST", "module %s is not on this agent", digest)
 	case errors.Is(err, storage.ErrCorrupt):
-		return nil, nil, errors.Join(api.Conflict("push it again: it begins anew", "module %s was damaged on this agent's disk: %v", digest, err), a.blobs.Delete(digest))
+		return nil, errors.Join(api.Conflict("push it again: it begins anew", "module %s was damaged on this agent's disk: %v", digest, err), a.blobs.Delete(digest))
 	case err != nil:
-		return nil, nil, api.Invalid("", "%v", err)
+		return nil, a.diskFailed(err)
 	}
-	m, err := a.checkBytes(ctx, b)
-	return b, m, err
+	return a.checkBytes(ctx, b)
 }

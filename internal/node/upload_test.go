@@ -252,6 +252,9 @@ func TestUploadsThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %s, want %d", query, resp.Status, want)
 		}
 	}
+	if _, err := a.client.RegisterOperator(t.Context(), "tell", "1", "sha256:12"); !api.IsInvalid(err) {
+		t.Errorf("no digest is registered: %v", err)
+	}
 	if list, err := filepath.Glob(filepath.Join(a.dir, "uploads", "*")); err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
