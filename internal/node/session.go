@@ -431,10 +431,11 @@ type agentWatch struct {
 func (w *agentWatch) on(e wnats.Event) error {
 	a := w.a
 	if e.CaughtUp {
-		if w.caught = true; len(w.first) == 0 {
+		first := w.first
+		if w.caught, w.first = true, nil; len(first) == 0 {
 			return nil
 		}
-		return a.copies.PutAll(w.first...)
+		return a.copies.PutAll(first...)
 	}
 	if e.Deleted {
 		names, err := wnats.SplitKey(e.Key)
@@ -461,14 +462,18 @@ func (w *agentWatch) on(e wnats.Event) error {
 	return a.copies.PutAll(news...)
 }
 
-// keptPeer says whether just this record of an agent is kept, and the agent is not among those that were taken out.
+// keptPeer says whether just this record of an agent is kept, and the agent is not among those that were taken out. A
+// copy that is damaged is not: it is kept again, which heals it.
 func (a *Agent) keptPeer(name string, record []byte) (bool, error) {
 	have, known, err := a.copies.Get(copyAgent, name)
-	if err != nil || !known || !bytes.Equal(have, record) {
-		return false, err
+	gone := false
+	if err == nil {
+		_, gone, err = a.copies.Get(copyGone, name)
 	}
-	_, gone, err := a.copies.Get(copyGone, name)
-	return !gone, err
+	if errors.Is(err, storage.ErrCorrupt) {
+		return false, nil
+	}
+	return known && !gone && bytes.Equal(have, record), err
 }
 
 // epochWatch gives epochs to their jobs: what is there at first by number, then as it changes.
