@@ -57,8 +57,9 @@ func (a *Agent) runLeader() {
 	}
 }
 
+// highestTerm is the highest that this agent knows of: of a record, or of an ask, which also one has that wrote none.
 func (a *Agent) highestTerm() abs.Term {
-	var term abs.Term
+	term := a.highestAsk()
 	for _, h := range a.hosted() {
 		h.mu.Lock()
 		for _, rec := range h.epochs {
@@ -105,7 +106,7 @@ type lead struct {
 	term  abs.Term
 	began time.Time
 	// outdated: agents have brought records of a higher term to a control plane that is a new one. The next term is
-	// above it.
+	// above it, and above that of an ask of the lost one, which some agents may answer.
 	outdated bool
 	jobs     map[string]*led
 	events   chan func()
@@ -146,13 +147,13 @@ func (l *lead) run(ctx context.Context) error {
 		case <-t.C:
 			l.tick(ctx)
 		}
-		if l.outdated {
+		if l.outdated || l.a.highestAsk() > l.term {
 			return errOutdated
 		}
 	}
 }
 
-var errOutdated = errors.New("records of a higher term have come to this control plane")
+var errOutdated = errors.New("it is of a lower term than what was heard of")
 
 // watch passes a bucket's changes on to run.
 func (l *lead) watch(ctx context.Context, take func(context.Context, string, wnats.Event)) func(wnats.Event) error {
@@ -377,14 +378,14 @@ func (l *lead) ask(n uint64) ask {
 // grows with the square of their number.
 func (l *lead) step(ctx context.Context, j *led, notices ...abs.Notice) {
 	var act abs.Actions
-	looks := false
+	note := false
 	for _, n := range notices {
 		if _, tick := n.(abs.Tick); tick {
-			looks = true
+			note = true
 		}
 		act = j.coord.Step(n, l.now())
 		for act.Write != nil && ctx.Err() == nil {
-			looks = true
+			note = true
 			act = l.write(ctx, j, *act.Write)
 		}
 	}
@@ -400,7 +401,7 @@ func (l *lead) step(ctx context.Context, j *led, notices ...abs.Notice) {
 		}
 		return
 	}
-	if !looks {
+	if !note {
 		return
 	}
 	st := j.coord.Status()
@@ -646,7 +647,7 @@ func (l *lead) tidyPacks(ctx context.Context, name string) error {
 		for _, p := range rec.Parts {
 			for _, pack := range p.Packs {
 				object, _ := splitPack(pack)
-				named[object] = true
+				named[object], named[pack] = true, true // imported, a pack is an object of its own
 				owner, id, ok := parsePack(object, name)
 				if o, known := newest[owner]; ok && (!known || o.before(id)) {
 					newest[owner] = id

@@ -28,7 +28,8 @@ func (s ledStore) Parts(task string) ([]dataflow.PartInfo, error) {
 		return parts, err
 	}
 	newest := parts[len(parts)-1]
-	if newest.Generation == s.gen && newest.Pos < front { // a checkpoint has come to count since it was fetched: the task must not think that it has none
+	// A checkpoint has come to count since it was fetched: the task must not think that it has none.
+	if newest.Generation == s.gen && newest.Pos < front {
 		return nil, fmt.Errorf("the newest snapshot of %s is of log entry %d, and the log begins after %d", task, newest.Pos, front)
 	}
 	return slices.DeleteFunc(parts, func(p dataflow.PartInfo) bool { return p.Generation == s.gen && p.Pos < front }), nil

@@ -180,13 +180,10 @@ func (p *peers) learn(heard map[string]heardOf) {
 			s.Name, s.at = name, at
 			p.heard[name] = s
 		}
-		if h.Before.Log != 0 {
-			h.Before.at = ago(h.BeforeAgoMS)
+		if h.Before.at = ago(h.BeforeAgoMS); h.Before.Log != 0 && h.Before.at.After(p.before[name].at) {
 			p.before[name] = h.Before
 		}
-		if len(h.Letters) > 0 { // who has told it hears all
-			p.letters[name] = h.Letters
-		}
+		p.learnLetters(name, h.Letters)
 	}
 }
 
@@ -226,7 +223,7 @@ func (p *peers) list() []agentRecord {
 }
 
 // What signs of life are said under. All of them under the first, which is heard by whoever coordinates and by agents
-// with a server, which most people ask. If every agent heard it, the server's work would grow with the square of the
+// with a server that is no leaf node's, which most people ask. If every agent heard it, the server's work would grow with the square of the
 // fleet. The others hear the second, which has the signs of those few: which agents with a server live, and what the
 // coordinator asks. What else they want to know they ask the coordinator.
 const (
@@ -374,6 +371,7 @@ func (a *Agent) tellLogState(was bool) bool {
 func (a *Agent) takeAsk(q ask) {
 	a.askMu.Lock()
 	defer a.askMu.Unlock()
+	a.askedIn = max(a.askedIn, q.Term)
 	if q.Term < a.ask.Term || a.ask.answers(q) || q.Term == a.ask.Term && a.behind(a.mark) {
 		return
 	}
@@ -381,7 +379,15 @@ func (a *Agent) takeAsk(q ask) {
 	signal(a.asked)
 }
 
-// forgetAsk lets the next ask be taken, whatever its term.
+// highestAsk is the highest term of which an ask was heard.
+func (a *Agent) highestAsk() abs.Term {
+	a.askMu.Lock()
+	defer a.askMu.Unlock()
+	return a.askedIn
+}
+
+// forgetAsk lets the next ask be taken, whatever its term. One that the lost control plane's coordinator still says may
+// come after that; who has heard it coordinates in a higher term only.
 func (a *Agent) forgetAsk() {
 	a.askMu.Lock()
 	defer a.askMu.Unlock()
@@ -398,7 +404,8 @@ func (a *Agent) drained() ask {
 	return a.ask
 }
 
-// behind says whether some task here that has not stopped for good has not yet brought to its receivers what the log has up to a position.
+// behind says whether some task here that has not stopped for good has not yet brought to its receivers what the log
+// has up to a position.
 func (a *Agent) behind(mark abs.Position) bool {
 	for _, h := range a.hosted() {
 		for _, r := range h.tasks() {

@@ -156,3 +156,36 @@ func same(t *testing.T, what string, got []string, want map[string]bool) {
 		}
 	}
 }
+
+// TestImportedPacksStay: a pack of a checkpoint that was imported is an object of its own, with a bundle's name in front,
+// and stays while a record names it, although a newer bundle of the agent is named, too.
+func TestImportedPacksStay(t *testing.T) {
+	ctx, conn := controlPlane(t)
+	kv, objects := conn.KV(wnats.Checkpoints), conn.Objects(wnats.Snapshots)
+	bundle := func(gen abs.Generation) string { return packName("j", bundleOwner("g"), gen, 5) + ".1.1" }
+	for i, packs := range [][]string{{memberName(bundle(1), "t")}, {memberName(bundle(2), "t")}} {
+		e := abs.Epoch(i + 1)
+		rec := abs.EpochRecord{Epoch: e, Term: 1, Generation: 1, State: abs.Replicated, Parts: map[abs.TaskID]abs.Part{"t": {Epoch: e, Generation: 1, Version: 1, Packs: packs}}}
+		if _, err := kv.Create(ctx, epochKey("j", e), mustJSON(rec)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{memberName(bundle(1), "t"), memberName(bundle(1), "other"), bundle(2)} {
+		if _, err := objects.Put(ctx, name, strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &lead{a: &Agent{conn: conn}}
+	if err := l.tidyPacks(ctx, "j"); err != nil {
+		t.Fatal(err)
+	}
+	list, err := objects.List(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, o := range list {
+		names = append(names, o.Name)
+	}
+	same(t, "packs", names, map[string]bool{memberName(bundle(1), "t"): true, bundle(2): true})
+}
