@@ -8,8 +8,8 @@ type Agent struct {
 	Labels  map[string]string `json:"labels"`
 	State   string            `json:"state"` // "up" or "down"
 	Version string            `json:"version"`
-	// Seen is when its presence was last renewed.
-	Seen time.Time `json:"seen"`
+	// Seen is when its presence was last renewed; zero if that is not known.
+	Seen time.Time `json:"seen,omitzero"`
 	// Started is when its process started.
 	Started time.Time `json:"started"`
 	// Starts counts the starts of its process on its data directory.
@@ -18,8 +18,9 @@ type Agent struct {
 	Coordinator bool      `json:"coordinator"`
 	Addresses   Addresses `json:"addresses"`
 	Tasks       int       `json:"tasks"`
-	// DeadLetters is how many of its dead letters have not been replayed, as it said in its last sign of life.
-	DeadLetters uint64 `json:"dead_letters"`
+	// DeadLetters is how many of its dead letters have not been replayed, as it said in its last sign of life; nil if that
+	// is not known.
+	DeadLetters *uint64 `json:"dead_letters,omitempty"`
 }
 
 // Addresses are the listeners of an agent, as in its addresses.json; empty where it has none.

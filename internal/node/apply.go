@@ -207,6 +207,9 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 				return a.applyInstead(ctx, out, rec)
 			}
 		}
+		if old.Shadow != nil {
+			out.Warnings = append(out.Warnings, "what ran in the shadow of its operators has ended: "+strings.Join(old.Shadow.operators(), ", "))
+		}
 		if rollback && old.live() {
 			return a.applyRestart(ctx, out, *old, p, src.Replace, rec.Because)
 		}
@@ -215,9 +218,6 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		}
 		if err := job.Diff(old.plan(), p, a.removed); err != nil {
 			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
-		}
-		if old.Shadow != nil {
-			out.Warnings = append(out.Warnings, "what ran in the shadow of its operators has ended: "+strings.Join(old.Shadow.operators(), ", "))
 		}
 		rec.Base = old.Final
 		next, why, err := a.upgrade(ctx, *old, p, src, modules)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -199,7 +200,7 @@ func mustJSON(v any) []byte {
 func (a *Agent) Agents(ctx context.Context) ([]api.Agent, error) {
 	records := a.peers.list()
 	statuses := a.askAll(ctx, names(records))
-	a.askHeard(ctx, names(records))
+	_ = a.askHeard(ctx, names(records)) // what is not known is not shown
 	out := []api.Agent{}
 	for _, rec := range records {
 		ag := api.Agent{
@@ -241,8 +242,8 @@ func (a *Agent) askAll(ctx context.Context, agents []string) map[string]api.Stat
 // askSilent gives agents that have not been heard of lately, such as those that have just started, the
 // chance to be.
 func (a *Agent) askSilent(ctx context.Context) {
+	_ = a.askHeard(ctx, a.silent()) // the others answer for themselves
 	a.askAll(ctx, a.silent())
-	a.askHeard(ctx, a.silent())
 }
 
 // silent are the agents that have not been heard of lately.
@@ -255,14 +256,38 @@ func (a *Agent) silent() (silent []string) {
 	return silent
 }
 
+// heardAtOnce bounds the agents of one question, as the server bounds messages to 1 MiB: an agent takes some 130 bytes,
+// with the letters of many jobs more.
+const heardAtOnce = 1000
+
 // askHeard asks the coordinator what it has heard of agents, unless this agent hears them itself. What it does not
 // know stays unknown.
-func (a *Agent) askHeard(ctx context.Context, agents []string) {
-	if len(agents) == 0 || a.hearsAll() || a.leader.leads() {
-		return
+func (a *Agent) askHeard(ctx context.Context, agents []string) error {
+	if a.hearsAll() || a.leader.leads() {
+		return nil
 	}
-	if reply, err := a.callCoordinator(ctx, coordinatorCall{Op: "heard", Agents: agents}); err == nil {
+	for some := range slices.Chunk(agents, heardAtOnce) {
+		reply, err := a.callCoordinator(ctx, coordinatorCall{Op: "heard", Agents: some})
+		if err != nil {
+			return err
+		}
 		a.peers.learn(reply.Heard)
+	}
+	return nil
+}
+
+// mustHear is askHeard for what is noted for good: it waits for a coordinator, and fails if there is none.
+func (a *Agent) mustHear(ctx context.Context, agents ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, touchPatience)
+	defer cancel()
+	for {
+		err := a.askHeard(ctx, agents)
+		if err == nil {
+			return nil
+		}
+		if !sleep(ctx, pollEvery) {
+			return api.Unavailable("try it again; agent agents list shows who coordinates", "what was heard of agent %s before its device was lost has to be noted, and no coordinator tells: %v", strings.Join(agents, ", agent "), err)
+		}
 	}
 }
 
@@ -657,7 +682,7 @@ func (a *Agent) CheckpointNow(ctx context.Context, name, savepoint string) (api.
 	if savepoint == "" {
 		savepoint = fmt.Sprintf("manual-%d", a.now())
 	}
-	if !namePattern.MatchString(savepoint) {
+	if !api.NamePattern.MatchString(savepoint) {
 		return api.Checkpoint{}, api.Invalid("use up to 64 letters, digits, - and _", "a checkpoint cannot be named %q", savepoint)
 	}
 	reply, err := a.callCoordinator(ctx, coordinatorCall{Op: "savepoint", Job: name, Name: savepoint})

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,6 +49,23 @@ func (p *peers) keepLetters(s sign) {
 	p.unkept[s.Name] = true
 }
 
+// learnLetters takes what another agent has heard of an agent's dead letters, unless it was heard later here: who
+// coordinates only now has not heard all. The caller holds the lock.
+func (p *peers) learnLetters(agent string, heard []heardLetters) {
+	list := slices.Clone(p.letters[agent])
+	for _, h := range heard {
+		i := slices.IndexFunc(list, func(l heardLetters) bool { return l.Dir == h.Dir })
+		switch {
+		case i < 0:
+			list = append(list, h)
+		case list[i].AtMS < h.AtMS:
+			list[i] = h
+		}
+	}
+	slices.SortStableFunc(list, func(a, b heardLetters) int { return cmp.Compare(a.AtMS, b.AtMS) })
+	p.letters[agent] = list[max(0, len(list)-maxHeardDirs):]
+}
+
 // lettersIn is what was heard of the letters in a directory of an agent; of the newest but the one that it has now if it
 // is not known which.
 func (p *peers) lettersIn(agent, dir, now string) (heardLetters, bool) {
@@ -72,13 +90,17 @@ func (p *peers) lettersNow(agent string) (heardLetters, bool) {
 	return list[len(list)-1], true
 }
 
-// deadLetters is how many dead letters an agent has that were not replayed, by what was heard last.
-func (p *peers) deadLetters(agent string) (sum uint64) {
-	h, _ := p.lettersNow(agent)
+// deadLetters is how many dead letters an agent has that were not replayed, by what was heard last; nil: nothing was.
+func (p *peers) deadLetters(agent string) *uint64 {
+	h, ok := p.lettersNow(agent)
+	if !ok {
+		return nil
+	}
+	var sum uint64
 	for _, n := range h.Count {
 		sum += n
 	}
-	return sum
+	return &sum
 }
 
 // keepLetters stores what was heard of the letters of agents that have fallen silent, so that it is known after a
@@ -199,7 +221,6 @@ func (a *Agent) noteLetters(ctx context.Context, next *jobRecord, old jobRecord,
 		next.Dirs[agent] = now[agent]
 	}
 	dirs := old.dirs()
-	a.askHeard(ctx, slices.Collect(maps.Keys(dirs)))
 	for _, agent := range slices.Sorted(maps.Keys(dirs)) {
 		was, here := dirs[agent], now[agent]
 		if here == "" && !a.removed(agent) {
@@ -210,6 +231,9 @@ func (a *Agent) noteLetters(ctx context.Context, next *jobRecord, old jobRecord,
 		}
 		// Records of versions before this one do not name directories.
 		if here != was && (was != "" || here == "" || slices.Contains(replaced, agent)) {
+			if err := a.mustHear(ctx, agent); err != nil {
+				return err
+			}
 			lost = append(lost, a.lettersLost(*next, agent, was, here))
 		}
 	}

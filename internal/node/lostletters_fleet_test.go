@@ -70,7 +70,7 @@ func TestLettersLostWithADevice(t *testing.T) {
 	heard := func(agent string, letters uint64) {
 		s.until(fmt.Sprintf("%d letters on %s have been heard of", letters, agent), func() (bool, string) {
 			agents, err := s.client.Agents(t.Context())
-			return slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == agent && a.DeadLetters == letters }), fmt.Sprint(agents, err)
+			return slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == agent && a.DeadLetters != nil && *a.DeadLetters == letters }), fmt.Sprint(agents, err)
 		})
 	}
 	lost := func() []api.LostLetters {

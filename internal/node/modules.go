@@ -20,8 +20,9 @@ import (
 )
 
 // A module is in the object store, and on an agent that has a copy, as long as a record names it: a registered version
-// of an operator, a job that is not deleted, for what it runs and may go back to, or, in the object store, an older
-// generation of such a job of which a checkpoint that is kept still holds a part. What no record names is collected.
+// of an operator, or a job that is not deleted, for what it runs, has run since it was drained, may go back to, and comes
+// next, and for an older generation while a checkpoint that is kept has a part of it, or one that may still be of its
+// modules. What no record names is collected.
 //
 // Who writes a record that names a module claims the module afterwards: it is touched, which gives it another
 // revision, or stored again if it is gone. The coordinator notes a module's revision first, reads the records then,

@@ -131,7 +131,11 @@ func (a *Agent) goBack(ctx context.Context, rec jobRecord, replace []string, rol
 	}
 	next.ByPolicy = true
 	next.Because = because(replace, rollback) + ", and so it goes back by its policy"
-	return a.replaceJob(ctx, next, &rec, rollback)
+	if err := a.replaceJob(ctx, next, &rec, rollback); err != nil || rec.Shadow == nil {
+		return err
+	}
+	a.log.Warn("what ran in the shadow of a job's operators has ended", "job", rec.Name, "operators", rec.Shadow.operators())
+	return nil
 }
 
 // successor is the record of the next generation of a job that stays as it is.

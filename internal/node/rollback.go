@@ -26,7 +26,9 @@ func (a *Agent) replaceDevices(ctx context.Context, p *job.Physical, agents []st
 		if err != nil {
 			return false, api.Invalid("agent job show tells where its tasks are", "%v", err)
 		}
-		a.askHeard(ctx, []string{name})
+		if err := a.mustHear(ctx, name); err != nil {
+			return false, err
+		}
 		a.noteHeard(p, name)
 		rollback = rollback || streamed
 	}

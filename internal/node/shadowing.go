@@ -80,7 +80,7 @@ func (a *Agent) applyShadow(ctx context.Context, out api.Applied, old *jobRecord
 	}
 	if src.Trial != nil {
 		var err error
-		if s.Agents, err = a.canaries(p, changed, src.Trial.Canary); err != nil {
+		if s.Agents, err = a.canaries(ctx, p, changed, src.Trial.Canary); err != nil {
 			return out, err
 		}
 	}

@@ -155,6 +155,18 @@ func TestShadow(t *testing.T) {
 		t.Errorf("after it was dropped: %+v, %v", j.Shadow, err)
 	}
 	record("b", "B")
+
+	if _, err := a.applyShadow(f.keyed("1", ""), nil); err != nil {
+		t.Fatal(err)
+	}
+	a.replicated("lines")
+	back, err := a.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: f.keyed("2", ""), Restart: true}, patience)
+	if err != nil || !strings.Contains(strings.Join(back.Warnings, "\n"), "what ran in the shadow of its operators has ended: tell") {
+		t.Fatalf("told to go back: %+v, %v", back, err)
+	}
+	if j, err := a.client.Job(t.Context(), "lines"); err != nil || j.Shadow != nil {
+		t.Errorf("after it went back: %+v, %v", j.Shadow, err)
+	}
 }
 
 func second(_ api.Applied, err error) error { return err }

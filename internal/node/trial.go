@@ -25,8 +25,9 @@ import (
 // trialEvery is how often trials are looked at.
 const trialEvery = 500 * time.Millisecond
 
-// canaries chooses the agents of a canary: a number of them, or those with a label K=V.
-func (a *Agent) canaries(p *job.Physical, changed []string, canary string) ([]string, error) {
+// canaries chooses the agents of a canary: a number of them, or those with a label K=V. Who was up when the plan was made
+// may not have been heard of since: to look for modules and to try them takes a while.
+func (a *Agent) canaries(ctx context.Context, p *job.Physical, changed []string, canary string) ([]string, error) {
 	var agents []string
 	for _, t := range p.Tasks {
 		if slices.ContainsFunc(t.Ops, func(op job.Op) bool { return slices.Contains(changed, op.Name) }) && !slices.Contains(agents, t.Agent) {
@@ -34,6 +35,7 @@ func (a *Agent) canaries(p *job.Physical, changed []string, canary string) ([]st
 		}
 	}
 	slices.Sort(agents)
+	a.askSilent(ctx)
 	all := len(agents)
 	agents = slices.DeleteFunc(agents, func(name string) bool { return !a.peers.alive(name) })
 	key, value, labelled := strings.Cut(canary, "=")

@@ -14,16 +14,16 @@ import (
 func TestTrialOfTrials(t *testing.T) {
 	plan := &job.Physical{Tasks: []job.Task{{ID: "t@a", Agent: "a", Ops: []job.Op{{Name: "first"}, {Name: "second"}}}}}
 	a := &Agent{}
-	one, err := a.trialOf(jobRecord{Name: "j", Plan: plan}, plan, []string{"first"}, api.JobSource{})
+	one, err := a.trialOf(t.Context(), jobRecord{Name: "j", Plan: plan}, plan, []string{"first"}, api.JobSource{})
 	if err != nil || one.Unproved {
 		t.Fatal(one, err)
 	}
 	during := jobRecord{Name: "j", Plan: plan, Upgrade: &upgradeRecord{Number: 1, Trial: one}}
-	two, err := a.trialOf(during, plan, []string{"second"}, api.JobSource{})
+	two, err := a.trialOf(t.Context(), during, plan, []string{"second"}, api.JobSource{})
 	if err != nil || !two.Unproved || !slices.Equal(two.Changed, []string{"second", "first"}) {
 		t.Fatalf("%+v, %v", two, err)
 	}
-	if _, err := a.trialOf(during, plan, []string{"second"}, api.JobSource{Trial: &api.Trial{Canary: "1"}}); err == nil {
+	if _, err := a.trialOf(t.Context(), during, plan, []string{"second"}, api.JobSource{Trial: &api.Trial{Canary: "1"}}); err == nil {
 		t.Error("a canary of something that goes on while another upgrade is on trial")
 	}
 

@@ -252,7 +252,7 @@ func (a *Agent) upgrade(ctx context.Context, old jobRecord, p *job.Physical, src
 			u.Used = append(u.Used, v.Digest)
 		}
 	}
-	trial, err := a.trialOf(old, p, changed, src)
+	trial, err := a.trialOf(ctx, old, p, changed, src)
 	if err != nil {
 		return nil, "", err
 	}
@@ -263,7 +263,7 @@ func (a *Agent) upgrade(ctx context.Context, old jobRecord, p *job.Physical, src
 }
 
 // trialOf is how an upgrade is to prove itself.
-func (a *Agent) trialOf(old jobRecord, p *job.Physical, changed []string, src api.JobSource) (*trialRecord, error) {
+func (a *Agent) trialOf(ctx context.Context, old jobRecord, p *job.Physical, changed []string, src api.JobSource) (*trialRecord, error) {
 	tr := &trialRecord{Changed: slices.Clone(changed), StartedMS: a.now(), TimeMS: defaultTrialTime.Milliseconds()}
 	if t := src.Trial; t != nil {
 		if t.Off {
@@ -277,7 +277,7 @@ func (a *Agent) trialOf(old jobRecord, p *job.Physical, changed []string, src ap
 			tr.TimeMS = t.TimeMS
 		}
 		if t.Canary != "" {
-			agents, err := a.canaries(p, changed, t.Canary)
+			agents, err := a.canaries(ctx, p, changed, t.Canary)
 			if err != nil {
 				return nil, err
 			}
