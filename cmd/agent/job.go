@@ -175,7 +175,7 @@ func (p *program) pushModules(ctx context.Context, cl *api.Client, src jobSource
 		if err != nil {
 			return err
 		}
-		digest, err := p.upload(ctx, cl, path, f)
+		digest, err := p.upload(ctx, cl, path, f, func(string) error { return nil })
 		f.Close()
 		if err == nil {
 			_, err = cl.KeepModule(ctx, digest)
@@ -215,6 +215,12 @@ type jobApplyCmd struct {
 	remote
 	output
 	waiting
+}
+
+// Help is what `agent job apply --help` says besides the flags.
+func (jobApplyCmd) Help() string {
+	return `Modules that the file names as files are sent first, in pieces, as agent operator push sends one: where that breaks
+off, the same command goes on with what the agent does not have yet.`
 }
 
 // Run implements the command.

@@ -44,8 +44,8 @@ type operatorPushCmd struct {
 // Help is what `agent operator push --help` says besides the flags.
 func (operatorPushCmd) Help() string {
 	return `A module is sent in pieces. Where the connection breaks, the command goes on with what the agent does not have yet,
-for some two minutes in which nothing arrives; after that the same command does, for a day, also when the agent was
-restarted meanwhile. A module that the agent has is not sent again.`
+and gives up after ten tries in a row in which nothing arrives; after that the same command goes on, for up to a day, also
+when the agent was restarted meanwhile. A module that the agent has is not sent again.`
 }
 
 // Run implements the command.
@@ -65,11 +65,7 @@ func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	digest, err := p.upload(ctx, cl, c.File, f)
-	var o api.Operator
-	if err == nil {
-		o, err = cl.RegisterOperator(ctx, c.Name, c.Version, digest)
-	}
+	o, err := c.push(ctx, p, cl, f)
 	if err != nil {
 		return fmt.Errorf("push %s as %s@%s: %w", c.File, c.Name, c.Version, err)
 	}
@@ -89,17 +85,43 @@ func (c operatorPushCmd) Run(ctx context.Context, p *program) error {
 	return err
 }
 
-// upload brings a module to the agent, if it does not have it, and returns its digest.
-func (p *program) upload(ctx context.Context, cl *api.Client, name string, f *os.File) (digest string, err error) {
-	info, err := f.Stat()
+// push uploads the module and registers it, unless the agent would refuse that, by what is known before.
+func (c operatorPushCmd) push(ctx context.Context, p *program, cl *api.Client, f *os.File) (o api.Operator, err error) {
+	if err := api.CheckOperatorName(c.Name, c.Version); err != nil {
+		return o, err
+	}
+	digest, err := p.upload(ctx, cl, c.File, f, func(digest string) error {
+		versions, _ := cl.Operator(ctx, c.Name) // there may be none yet; what else is wrong the next request tells
+		for _, v := range versions {
+			if v.Version == c.Version && v.Digest != digest {
+				return api.Conflict("push it under another version", "it exists with other bytes (%s); versions are immutable", v.Digest)
+			}
+		}
+		return nil
+	})
 	if err != nil {
+		return o, err
+	}
+	return cl.RegisterOperator(ctx, c.Name, c.Version, digest)
+}
+
+// upload brings a module to the agent, if it does not have it, and returns its digest. With the digest it is asked first
+// whether the agent will take it.
+func (p *program) upload(ctx context.Context, cl *api.Client, name string, f *os.File, takes func(digest string) error) (digest string, err error) {
+	info, err := f.Stat()
+	switch {
+	case err != nil:
 		return "", err
+	case !info.Mode().IsRegular():
+		return "", usage("write the module to a file first", "%s is no regular file, and is read more than once", name)
+	case info.Size() == 0:
+		return "", usage("", "%s is empty", name)
 	}
 	if digest, err = digestOf(f); err != nil {
 		return "", fmt.Errorf("read %s: %w", name, err)
 	}
-	if info.Size() == 0 {
-		return "", usage("", "%s is empty", name)
+	if err := takes(digest); err != nil {
+		return "", err
 	}
 	var told time.Time
 	show := func(u api.Uploading) {

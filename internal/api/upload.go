@@ -18,7 +18,7 @@ const (
 	uploadPiece  = 1 << 20
 	pieceTimeout = time.Minute
 	// uploadTries bounds the tries in a row in which nothing arrives; uploadWait is before the second one, and doubles up
-	// to uploadWaitMost: two minutes in all.
+	// to uploadWaitMost: a minute and a half in all.
 	uploadTries    = 10
 	uploadWait     = 500 * time.Millisecond
 	uploadWaitMost = 20 * time.Second
@@ -42,7 +42,8 @@ type Uploader struct {
 	Wait func(ctx context.Context, d time.Duration) error
 }
 
-// Upload sends a module of size bytes unless the agent has it. The error says how much of it is there.
+// Upload sends a module of size bytes unless the agent has it. When it has broken off too often in a row, the error says
+// how much of it is there.
 func (u Uploader) Upload(ctx context.Context, digest string, module io.ReaderAt, size int64) error {
 	best, failed := int64(-1), 0
 	var st Upload
@@ -67,7 +68,7 @@ func (u Uploader) Upload(ctx context.Context, digest string, module io.ReaderAt,
 			return err
 		}
 		if failed++; failed >= uploadTries {
-			return fmt.Errorf("it broke off %d times in a row; %d of %d bytes are on the agent, which keeps them for a day: the same command goes on from there: %w", failed, best, size, err)
+			return fmt.Errorf("it broke off %d times in a row; %d of %d bytes are on the agent, which keeps them for up to a day: the same command goes on from there: %w", failed, best, size, err)
 		}
 		known = false
 		wait := min(uploadWait<<(failed-1), uploadWaitMost)

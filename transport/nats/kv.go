@@ -275,7 +275,7 @@ func (kv *KV) DeleteRevision(ctx context.Context, key string, rev uint64) error 
 }
 
 // Drop removes all keys under a prefix, but not the prefix itself, at once, and leaves no marks behind: a watch may not
-// hear of it. It costs one request, where a [KV.Delete] per key costs one each and a mark that stays for a day.
+// hear of it. It costs two requests, where a [KV.Delete] per key costs one each and a mark that stays for a day.
 func (kv *KV) Drop(ctx context.Context, prefix string) error {
 	if prefix == "" {
 		panic("nats: Drop of a whole bucket") // its identity is in it
