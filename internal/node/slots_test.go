@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,3 +106,29 @@ func TestBadDiskIsNobodysMistake(t *testing.T) {
 		t.Errorf("%v; %v", err, a.modules.touched)
 	}
 }
+
+// TestUploadAtTheSameTime: who sends the last piece that another request has finished meanwhile is told that all is there.
+func TestUploadAtTheSameTime(t *testing.T) {
+	s := newShelf(t)
+	a := s.agent("g1")
+	wasm, digest := module("a"), digestOf("a")
+	size := int64(len(wasm))
+	sent := false
+	st, err := a.Upload(s.ctx, digest, size, 0, readerFunc(func(b []byte) (int, error) {
+		if !sent {
+			sent = true
+			return copy(b, wasm), nil
+		}
+		if st, err := a.Upload(s.ctx, digest, size, 0, bytes.NewReader(wasm)); err != nil || !st.Complete {
+			t.Errorf("the other: %+v, %v", st, err)
+		}
+		return 0, io.EOF
+	}))
+	if err != nil || !st.Complete || st.Bytes != size {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
