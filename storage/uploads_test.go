@@ -285,7 +285,7 @@ func TestUploadAfterAPowerCut(t *testing.T) {
 }
 
 // TestUploadsThatCannotBeLookedAt: a directory in the place of an upload, and one that cannot be removed, are told and
-// left alone; others go on.
+// left alone; what is beyond the bounds, or its own size, is removed; others go on.
 func TestUploadsThatCannotBeLookedAt(t *testing.T) {
 	u := newUploading(t)
 	b, name := letters(500, "x")
@@ -295,12 +295,17 @@ func TestUploadsThatCannotBeLookedAt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for of, size := range map[string]int{"large": 1001, "longer than it was to be": 9} {
+		if err := os.WriteFile(u.pathOf(Digest([]byte(of)), int64(size)), make([]byte, 10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	again, left, err := OpenUploads(filepath.Join(u.dir, "uploads"), UploadLimits{Size: 1000, Total: 2000, Age: time.Hour})
 	if err != nil || len(left) == 0 || !strings.Contains(left[len(left)-1].Error(), "other") {
 		t.Fatal(left, err)
 	}
-	if have := again.Have(name); have != 100 {
-		t.Errorf("%d bytes are there", have)
+	if have := again.Have(name); have != 100 || again.Bytes() != 100 || len(u.files()) != 3 {
+		t.Errorf("%d bytes are there, %d in all, %v", have, again.Bytes(), u.files())
 	}
 }
 

@@ -190,7 +190,9 @@ func TestAsksOfALostControlPlane(t *testing.T) {
 	if term := a.highestTerm(); term != 7 {
 		t.Errorf("it would coordinate above term %d", term)
 	}
-	if err := (&lead{a: a, term: 6}).run(t.Context()); !errors.Is(err, errOutdated) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := (&lead{a: a, term: 6}).run(ctx); !errors.Is(err, errOutdated) {
 		t.Errorf("in term 6 it ends with %v", err)
 	}
 }

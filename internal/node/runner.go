@@ -865,7 +865,8 @@ func (r *runner) keepReport(rep dataflow.PartReport) {
 }
 
 // initialBehind are the initial epochs that were started before the task had a part to answer them with, because an
-// earlier one, for which it made that part, was aborted meanwhile.
+// earlier one, for which it made that part, was aborted meanwhile. No answer is lost between this and [Agent.answer]: a
+// record is kept here before that looks for a part, and a part's report before this looks for records.
 func (r *runner) initialBehind(e abs.Epoch) (epochs []abs.Epoch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -102,6 +102,17 @@ func TestBadDiskIsNobodysMistake(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	var e *api.Error
+	if err := a.uploadFailed(digest, 9, storage.ErrBusy); !errors.As(err, &e) || e.Status != 503 {
+		t.Errorf("too many at once: %v", err)
+	}
+	s.must(os.WriteFile(filepath.Join(dir, strings.Replace(digest, ":", "%3a", 1)), wasm[1:], 0o600))
+	if _, err := a.PushModule(s.ctx, digest, nil); !errors.As(err, &e) || e.Status != 409 || !strings.Contains(e.Message, "damaged") {
+		t.Errorf("registered, damaged: %v", err)
+	}
+	if st, err := a.Uploaded(s.ctx, digest); err != nil || st.Complete {
+		t.Errorf("it does not begin anew: %+v, %v", st, err)
+	}
 	if _, err := a.Uploaded(s.ctx, "what not"); !api.IsInvalid(err) || len(a.modules.touched) > 1 {
 		t.Errorf("%v; %v", err, a.modules.touched)
 	}

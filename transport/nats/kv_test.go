@@ -427,6 +427,10 @@ func TestObjects(t *testing.T) {
 	if gone, err := o.Missing(ctx, names); err != nil || fmt.Sprint(gone) != "[none job/task@a/1]" {
 		t.Errorf("missing are %v, %v", gone, err)
 	}
+	many := append(slices.Repeat([]string{"job/task@a/0"}, lookedUpAtOnce), names...)
+	if gone, err := o.Missing(ctx, many); err != nil || fmt.Sprint(gone) != "[none job/task@a/1]" {
+		t.Errorf("of many %v are missing, %v", gone, err)
+	}
 	if gone, err := o.Missing(ctx, nil); err != nil || len(gone) != 0 {
 		t.Errorf("of none %v are missing, %v", gone, err)
 	}
