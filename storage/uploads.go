@@ -228,12 +228,12 @@ func (u *Uploads) makeRoom(size int64) error {
 func (u *Uploads) remove(up *upload) error {
 	up.mu.Lock()
 	defer up.mu.Unlock()
-	delete(u.uploads, up.name)
+	defer delete(u.uploads, up.name)
 	return u.drop(up)
 }
 
-// drop gives up what has come. The caller holds the upload's own mu, and nobody else has it any more, or somebody
-// removes it from the list.
+// drop gives up what has come, if it is still there. The caller holds the upload's mu; it is in the list until then, so that
+// nobody begins another one in its file.
 func (u *Uploads) drop(up *upload) error {
 	up.gone = true
 	up.have.Store(0)
