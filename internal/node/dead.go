@@ -326,7 +326,7 @@ func (a *Agent) askLetters(ctx context.Context, job string, agents []string, req
 		told[agent] = take(agent, reply) == nil
 	})
 	agents = slices.DeleteFunc(slices.Clone(agents), func(name string) bool { return told[name] })
-	a.askHeard(ctx, agents)
+	_ = a.askHeard(ctx, agents) // what is not known is not shown
 	for _, name := range agents {
 		u := api.Unanswered{Agent: name}
 		if h, ok := a.peers.lettersNow(name); ok {

@@ -27,7 +27,7 @@ func TestLettersOfAgentsAway(t *testing.T) {
 	var id string
 	a.until("the letter is heard of", func() (bool, string) {
 		agents, err := a.client.Agents(t.Context())
-		return slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == "far" && a.DeadLetters == 1 }), fmt.Sprint(agents, err)
+		return slices.ContainsFunc(agents, func(a api.Agent) bool { return a.Name == "far" && a.DeadLetters != nil && *a.DeadLetters == 1 }), fmt.Sprint(agents, err)
 	})
 	listed := func(when string) {
 		t.Helper()
