@@ -50,7 +50,11 @@ func TestHostileOperators(t *testing.T) {
 // meets pushes a guest and runs it in a job of that name.
 func (a *agent) meets(g wasmtest.Hostile, name, in string) {
 	t := a.t
-	_, err := a.client.PushOperator(t.Context(), name, "1", bytes.NewReader(g.Wasm))
+	var err error
+	a.until("the control plane takes the guest, or it is refused", func() (bool, string) {
+		_, err = a.client.PushOperator(t.Context(), name, "1", bytes.NewReader(g.Wasm))
+		return err == nil || !strings.Contains(err.Error(), "NATS is not available"), fmt.Sprint(err)
+	})
 	if g.Ends == wasmtest.Refused {
 		if err == nil || !strings.Contains(err.Error(), g.Reason) {
 			t.Errorf("pushed with %v, want a refusal that says %q", err, g.Reason)

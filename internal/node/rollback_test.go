@@ -171,9 +171,14 @@ func (s *site) recovered(id, level string) (r api.Recovery) {
 	return r
 }
 
-func (s *site) reapply(src api.JobSource) (api.Applied, error) {
+func (s *site) reapply(src api.JobSource) (done api.Applied, err error) {
+	s.t.Helper()
 	src.File, src.YAML = "job.yaml", s.yaml
-	return s.client.ApplyJob(s.t.Context(), src, patience)
+	s.until("a coordinator answers", func() (bool, string) { // a busy machine may lose it for a moment
+		done, err = s.client.ApplyJob(s.t.Context(), src, patience)
+		return err == nil || !strings.Contains(err.Error(), "no coordinator answers"), fmt.Sprint(err)
+	})
+	return done, err
 }
 
 // begin runs the job to where its newest checkpoint has a1 and b1, and a2 and b2 came after it.
