@@ -149,6 +149,11 @@ func (a *Agent) RemoveAgent(ctx context.Context, name string) error {
 // starts from its final checkpoint.
 func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, error) {
 	p, old, modules, err := a.plan(ctx, src)
+	if err == nil && old != nil && old.changing() {
+		if err = a.waitChanged(ctx, *old); err == nil {
+			p, old, modules, err = a.plan(ctx, src)
+		}
+	}
 	if err != nil {
 		return api.Applied{}, err
 	}
@@ -240,6 +245,26 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 		return out, err
 	}
 	return a.started(ctx, out, rec)
+}
+
+// changing says that the job's next generation comes by its policy: without it a change would leave tasks that have
+// lost what they had, and the policy would begin again behind it.
+func (r jobRecord) changing() bool { return r.Next != nil && r.Next.ByPolicy }
+
+// waitChanged waits until the next generation of a job has come that its policy has begun.
+func (a *Agent) waitChanged(ctx context.Context, rec jobRecord) error {
+	for {
+		now, err := a.jobRecord(ctx, rec.Name)
+		if err != nil {
+			return a.failure(rec.Name, err)
+		}
+		if !now.changing() {
+			return nil
+		}
+		if !sleep(ctx, pollEvery) {
+			return fmt.Errorf("job %s is %s, since %s; nothing was applied: %w", rec.Name, now.State, now.Next.Because, ctx.Err())
+		}
+	}
 }
 
 // applyUpgrade stores an upgrade and waits until the tasks have taken it.

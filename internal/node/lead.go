@@ -131,6 +131,8 @@ type led struct {
 	told    map[string]abs.Notice // of presence, by agent
 	needs   map[string]uint64     // by agent: the number of the first ask that it has heard since it was gone
 	quiet   map[string]abs.AgentQuiet
+	gone    map[string]time.Time // since when an agent does not take part
+	givenUp []string             // as [jobRecord.givenUp], when coord was made
 }
 
 func (l *lead) run(ctx context.Context) error {
@@ -267,10 +269,13 @@ func (l *lead) drop(job string) {
 // job returns the coordinator of a job, which begins once all its agents, but those taken out of the fleet, have brought
 // their copies to this control plane: none of them may know a higher epoch.
 func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
-	j := l.jobs[rec.Name]
+	j, gone, givenUp := l.jobs[rec.Name], map[string]time.Time{}, rec.givenUp()
 	if j != nil && j.rec.Generation == rec.Generation {
-		j.rec = rec
-		return j, nil
+		if slices.Equal(j.givenUp, givenUp) {
+			j.rec = rec
+			return j, nil
+		}
+		gone = j.gone
 	}
 	for _, name := range rec.Plan.Agents() {
 		if l.a.peers.takenOut(name) {
@@ -284,11 +289,18 @@ func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
 	if err != nil {
 		return nil, err
 	}
-	coord, err := abs.NewCoordinator(rec.config(), rec.absPlan(), l.term, recovered)
+	cfg := rec.config()
+	if len(givenUp) > 0 {
+		cfg.DetachAfterMs = 1 // whoever is told to be gone: see presence
+	}
+	coord, err := abs.NewCoordinator(cfg, rec.absPlan(), l.term, recovered)
 	if err != nil {
 		return nil, err
 	}
-	j = &led{rec: rec, agents: rec.Plan.Agents(), coord: coord, told: map[string]abs.Notice{}, needs: map[string]uint64{}, quiet: map[string]abs.AgentQuiet{}}
+	j = &led{
+		rec: rec, agents: rec.Plan.Agents(), coord: coord, told: map[string]abs.Notice{}, needs: map[string]uint64{}, quiet: map[string]abs.AgentQuiet{},
+		gone: gone, givenUp: givenUp,
+	}
 	l.jobs[rec.Name] = j
 	return j, nil
 }
@@ -345,13 +357,21 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		var now abs.Notice = abs.AgentBack{Agent: name}
 		quiet := abs.AgentQuiet{Agent: name, Since: l.a.peers.quietSince(name, j.rec.Name)}
 		switch {
+		case slices.Contains(j.givenUp, name):
+			now, quiet.Since = abs.AgentGone{Agent: name}, 0
 		case !l.a.peers.alive(name) && time.Since(l.began) < goneAfter:
 			quiet.Since = 0 // it may just not have said anything yet
 		case !l.a.peers.takesPart(name, j.rec.Name):
-			now, quiet.Since = abs.AgentGone{Agent: name}, 0
+			quiet.Since = 0
+			if j.isGone(name) {
+				now = abs.AgentGone{Agent: name}
+			}
 			j.needs[name] = l.a.leader.asks().N + 1
 		case l.a.peers.drained(name, l.ask(j.needs[name])):
 			now = abs.AgentDrained{Agent: name}
+			delete(j.gone, name)
+		default:
+			delete(j.gone, name)
 		}
 		again := slices.Contains(detached, name)
 		if told := j.told[name]; again || told != now {
@@ -362,6 +382,18 @@ func (l *lead) presence(ctx context.Context, j *led) {
 		}
 		j.told[name], j.quiet[name] = now, quiet
 	}
+}
+
+// isGone says whether the coordinator is told of an agent that does not take part. While the job drains for a device that
+// is replaced, it waits for nobody of whom it is told, so of others it is told when their time is over.
+func (j *led) isGone(name string) bool {
+	since, known := j.gone[name]
+	if !known {
+		since = time.Now()
+		j.gone[name] = since
+	}
+	patience := time.Duration(j.rec.Plan.Checkpoint.DetachAfterMS) * time.Millisecond
+	return len(j.givenUp) == 0 || patience > 0 && time.Since(since) >= patience
 }
 
 // ask is the ask of a number, the first one for 0. It is said if it is new.

@@ -4,11 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow"
 	"github.com/weir-stream/weir/dataflow/job"
+	wnats "github.com/weir-stream/weir/transport/nats"
 )
 
 const (
@@ -54,6 +59,58 @@ func (a *Agent) failedIn(way func(*runner) bool) map[string]abs.Generation {
 // takesOver says whether the agent was started in the place of another one and has not yet a checkpoint of its
 // own that counts.
 func (a *Agent) takesOver() bool { return a.takeover.Load() }
+
+// errNobody says that there is nobody whose place the agent could take.
+var errNobody = errors.New("there is nothing to take the place of")
+
+// checkReplaced refuses to take the place of an agent that nobody knows: under a mistyped name it would join as one more
+// agent, which does nothing, while the lost one's tasks wait for it. An agent that runs the control plane on an empty
+// directory cannot know; it says so.
+func (a *Agent) checkReplaced(ctx context.Context) error {
+	if !a.takesOver() {
+		return nil
+	}
+	agents, err := a.directories(ctx)
+	if err != nil {
+		return err
+	}
+	_, known := agents[a.name]
+	if known {
+		return nil
+	}
+	jobs, err := a.conn.KV(wnats.Jobs).List(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, e := range jobs { // it may have been taken out of the fleet
+		var rec jobRecord
+		if err := json.Unmarshal(e.Value, &rec); err != nil || rec.State != jobDeleted && len(rec.Plan.On(a.name)) > 0 {
+			return nil
+		}
+	}
+	if a.hearsAll() && len(agents) == 0 {
+		const unknown = "begun with --replace %s: whether there was such an agent is not known, since this one runs the control plane and its directory is new; if agent job list shows no tasks on it once the others are up, the name is wrong"
+		a.notices.add(fmt.Sprintf(unknown, a.name))
+		a.log.Warn(fmt.Sprintf(unknown, a.name))
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(agents))
+	const some = 20
+	if len(names) > some {
+		names = append(names[:some], fmt.Sprintf("and %d more", len(names)-some))
+	}
+	return errors.Join(fmt.Errorf("%w: begun with --replace %s, and neither an agent nor a job's tasks are known by that name (agents: %s); start it with the name of the lost agent, or, as a new one, with --name %s instead",
+		errNobody, a.name, strings.Join(names, ", "), a.name), a.letGo())
+}
+
+// letGo lets a directory that has joined no fleet under its name be started under another one.
+func (a *Agent) letGo() error {
+	id, joined, err := a.copies.Get(copyCluster, "id")
+	if err != nil || joined && string(id) != importedCluster {
+		return err
+	}
+	return errors.Join(a.copies.Delete(copyTakeover, a.name), a.dir.SetName(""))
+}
 
 // tookOver ends that, unless there are tasks of another job that have not gone on yet.
 func (a *Agent) tookOver() error {

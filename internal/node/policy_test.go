@@ -2,14 +2,17 @@ package node_test
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weir-stream/weir/dataflow/frame"
 	"github.com/weir-stream/weir/internal/api"
+	"github.com/weir-stream/weir/internal/node"
 )
 
 // forge puts a frame into the hub's input stream that follows the last one of its first channel by its number,
@@ -133,11 +136,7 @@ func TestTakeover(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "")
 	s.begin()
-	s.stop("hub")
-	opt := s.opts["hub"]
-	opt.Data, opt.Name, opt.Replace = t.TempDir(), "", "hub"
-	s.opts["hub"] = opt
-	s.start("hub")
+	s.takeOver("hub")
 	s.generation(2)
 	s.write("g1", "a")
 	s.wants("now", "a1 b1 a2 b2 a2 b2 a3")
@@ -147,4 +146,76 @@ func TestTakeover(t *testing.T) {
 	s.write("g1", "a")
 	s.wants("now", "a1 b1 a2 b2 a2 b2 a3 a4")
 	s.generation(2)
+}
+
+// TestTakeoverOfAGateway: nobody waits for a gateway whose device is replaced, however long others are waited for when
+// they are away; these are waited for, also by whoever applies the job meanwhile, and that changes nothing of it.
+func TestTakeoverOfAGateway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	s.yaml = strings.Replace(s.yaml, "detach_after: 500ms", "detach_after: 24h", 1)
+	s.begin()
+	s.replicated("lines")
+	s.stop("g1")
+	s.takeOver("g2")
+	s.until("the job drains, and who applies it waits", func() (bool, string) {
+		_, err := s.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: s.yaml}, time.Second)
+		return err != nil && strings.Contains(err.Error(), "nothing was applied"), fmt.Sprint(err)
+	})
+	s.start("g1")
+	if r := s.recovered("text@g2", "L3"); !strings.Contains(r.Reason, "policy") {
+		t.Errorf("%+v", r)
+	}
+	if done, err := s.reapply(api.JobSource{}); err != nil || !done.Unchanged || done.Generation != 2 {
+		t.Errorf("applied again: %+v, %v", done, err)
+	}
+	s.write("g1", "a")
+	s.write("g2", "b")
+	s.last("now", "a", 3)
+	s.last("now", "b", 3)
+	s.wants("near-g1", "a1 a2 a3")
+}
+
+// takeOver starts an agent in the place of another one, on an empty directory.
+func (s *site) takeOver(name string) {
+	s.t.Helper()
+	s.stop(name)
+	opt := s.opts[name]
+	opt.Data, opt.Name, opt.Replace = s.t.TempDir(), "", name
+	s.opts[name] = opt
+	s.start(name)
+}
+
+// TestReplaceOfNobody: an agent that is to take the place of one that nobody knows, or that is up, is refused, and says
+// which there are. Its directory can take another one's place then.
+func TestReplaceOfNobody(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	s.begin()
+	s.replicated("lines")
+	s.stop("g2")
+	opt := s.opts["g2"]
+	opt.Data, opt.Name, opt.HTTP = t.TempDir(), "", "127.0.0.1:0"
+	for name, want := range map[string]string{"gg2": "center, g1, g2, hub", "g1": "is up"} {
+		opt.Replace = name
+		err := node.Run(t.Context(), opt, slog.New(slog.NewTextHandler(t.Output(), nil)))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
+			t.Errorf("in the place of %s: %v", name, err)
+		}
+	}
+	if agents, err := s.client.Agents(t.Context()); err != nil || len(agents) != 4 {
+		t.Errorf("%+v, %v", agents, err)
+	}
+	opt.Replace = "g2"
+	s.opts["g2"] = opt
+	s.start("g2")
+	s.recovered("text@g2", "L3")
+	s.write("g2", "b")
+	s.last("now", "b", 3)
+
+	alone := startWith(t, node.Options{Data: t.TempDir(), Replace: "box", NATSListen: "127.0.0.1:0"})
+	alone.until("it is said that nobody knows of another one", func() (bool, string) {
+		st, err := alone.client.Status(t.Context())
+		return err == nil && strings.Contains(strings.Join(st.Notices, " "), "begun with --replace box"), fmt.Sprint(st.Notices, err)
+	})
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -91,6 +92,20 @@ func (r jobRecord) newer(o jobRecord) bool {
 // live says whether the job's tasks are to run.
 func (r jobRecord) live() bool {
 	return r.State == jobRunning || r.State == jobStopping || r.State == jobRestarting
+}
+
+// givenUp are the agents of a job that drains whose devices the next generation replaces: what the drain would wait for
+// is lost with their logs.
+func (r jobRecord) givenUp() (agents []string) {
+	if r.State != jobStopping || r.Next == nil {
+		return nil
+	}
+	for _, t := range r.Next.Plan.Tasks {
+		if t.Replaced && !slices.Contains(agents, t.Agent) {
+			agents = append(agents, t.Agent)
+		}
+	}
+	return agents
 }
 
 // hasBase says whether the generation starts from parts of an older one.

@@ -45,7 +45,7 @@ func (a *Agent) runSessions() {
 		if a.life.Err() != nil {
 			return
 		}
-		if errors.Is(err, errNamesake) {
+		if errors.Is(err, errNamesake) || errors.Is(err, errNobody) {
 			a.fail(err)
 			return
 		}
@@ -68,7 +68,7 @@ func (a *Agent) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.checkNamesake(ctx); err != nil {
+	if err := errors.Join(a.checkNamesake(ctx), a.checkReplaced(ctx)); err != nil {
 		return err
 	}
 	if err := a.mergeCopies(ctx, cl); err != nil {
@@ -183,6 +183,9 @@ func (a *Agent) checkNamesake(ctx context.Context) error {
 	if same {
 		return fmt.Errorf("%w: agent %q has run on a copy of this directory since %s (HTTP %s); a copy is no second agent, and what it takes in is lost: stop that one, or start this one on an empty directory with a name of its own",
 			errNamesake, a.name, other.Agent.Started.Format(time.RFC3339), other.Agent.Addresses.HTTP)
+	}
+	if a.takesOver() {
+		return errors.Join(fmt.Errorf("%w: agent %q is up, on another directory, so its place cannot be taken: name the agent whose device is lost, or stop that one first", errNamesake, a.name), a.letGo())
 	}
 	return fmt.Errorf("%w: agent %q runs on another directory; give this one another name with --name", errNamesake, a.name)
 }
