@@ -29,7 +29,8 @@ nothing lost, nothing twice. Nobody but that agent is touched. Other agents' tas
 The verdict compares what both ends of every channel say in a checkpoint before and one after: how many items were
 sent and how many consumed, of which the checksums must agree, and counts dead letters, records shed, messages missing
 in a sequence, and outputs that replay made differently. It cannot see what never reached an agent: what a broker loses,
-or what a sensor does not send again. Exit code 0: exact; 1: not, or not known.`
+or what a sensor does not send again. Records must come to the job's sources meanwhile: without any, nothing is measured.
+Exit code 0: exact; 1: not, or not known.`
 }
 
 // verdict is what a drill came to.
@@ -40,6 +41,8 @@ type verdict struct {
 	Exact  bool   `json:"exact"`
 	Before uint64 `json:"epoch_before"`
 	After  uint64 `json:"epoch_after"`
+	// Records is how many the sources logged between the two checkpoints; without any the drill shows nothing.
+	Records uint64 `json:"records"`
 	// Items is how many more were consumed on all channels.
 	Items       uint64   `json:"items"`
 	Lost        uint64   `json:"lost"`
@@ -57,6 +60,9 @@ type verdict struct {
 
 // errInexact makes the exit code of a drill after which the counts are not right.
 var errInexact = errors.New("the job is not exact: see above")
+
+// errUnmeasured makes that of one that shows nothing.
+var errUnmeasured = errors.New("no verdict: no record came to the job's sources during the drill")
 
 // drillPoll is how often an agent is asked how it is.
 const drillPoll = 200 * time.Millisecond
@@ -89,8 +95,11 @@ func (c drillCmd) Run(ctx context.Context, p *program) error {
 	if err != nil || v == nil {
 		return err
 	}
-	if !v.Exact {
+	switch {
+	case len(v.Faults) > 0:
 		err = errInexact
+	case !v.Exact:
+		err = errUnmeasured
 	}
 	if c.JSON {
 		return errors.Join(p.printJSON(v), err)
@@ -121,6 +130,8 @@ type drilling struct {
 	cl     *api.Client
 	out    io.Writer
 	job    api.Job
+	since  api.Job // as it was with the checkpoint before
+	ended  bool    // the agent's process, and with it its counts
 	status api.Status
 	before api.CheckpointDetail
 }
@@ -158,6 +169,10 @@ func (d *drilling) run(ctx context.Context) (*verdict, error) {
 	if d.before, err = d.checkpoint(ctx); err != nil {
 		return nil, err
 	}
+	if d.since, err = d.cl.Job(ctx, job); err != nil {
+		return nil, fmt.Errorf("drill: %w", err)
+	}
+	d.ended = what.Ends
 	began := time.Now()
 	begun, err := d.cl.Drill(ctx, api.DrillOrder{Kind: kind, Seconds: int(d.cmd.Lasts / time.Second), Sure: true})
 	if err != nil {
@@ -181,7 +196,8 @@ func (d *drilling) run(ctx context.Context) (*verdict, error) {
 		return nil, fmt.Errorf("drill: %w", err)
 	}
 	d.compare(v, job2)
-	v.Exact = len(v.Faults) == 0
+	v.Records = d.logged(job2)
+	v.Exact = len(v.Faults) == 0 && v.Records > 0
 	return v, nil
 }
 
@@ -347,6 +363,20 @@ func (d *drilling) compare(v *verdict, now api.Job) {
 	}
 }
 
+// logged is how many records the job's sources have logged since the checkpoint before.
+func (d *drilling) logged(now api.Job) (n uint64) {
+	was := map[string]uint64{}
+	for _, t := range d.since.Tasks {
+		if !d.ended || t.Agent != d.status.Agent.Name {
+			was[t.ID] = t.Logged
+		}
+	}
+	for _, t := range now.Tasks {
+		n += over(t.Logged, was[t.ID])
+	}
+	return n
+}
+
 // over is by how much a counter has grown; one that began anew has grown by all it says.
 func over(now, before uint64) uint64 {
 	if now < before {
@@ -360,11 +390,15 @@ func (v *verdict) fault(format string, args ...any) {
 }
 
 func (v *verdict) print(w io.Writer) error {
-	t := newTable("ITEMS", "LOST", "TWICE", "COMPARED", "DIFFERING", "DEAD", "SHED", "MISSING", "UNCERTAIN", "OTHERS RESTARTED", "TOOK")
-	t.add(v.Items, v.Lost, v.Twice, v.Compared, v.Differing, v.DeadLetters, v.Shed, v.Missing, v.Uncertain, len(v.Restarted), msText(v.TookMS))
+	t := newTable("RECORDS", "ITEMS", "LOST", "TWICE", "COMPARED", "DIFFERING", "DEAD", "SHED", "MISSING", "UNCERTAIN", "OTHERS RESTARTED", "TOOK")
+	t.add(v.Records, v.Items, v.Lost, v.Twice, v.Compared, v.Differing, v.DeadLetters, v.Shed, v.Missing, v.Uncertain, len(v.Restarted), msText(v.TookMS))
 	err := t.print(w)
 	for _, f := range v.Faults {
 		fmt.Fprintf(w, "fault: %s\n", plain(f))
+	}
+	if !v.Exact && len(v.Faults) == 0 {
+		_, err2 := fmt.Fprintf(w, "Nothing was measured: between checkpoints %d and %d no record came to the sources of job %s. Publish to them while the drill runs, from its beginning to its end, and repeat it.\n", v.Before, v.After, plain(v.Job))
+		err = errors.Join(err, err2)
 	}
 	if v.Exact {
 		_, err2 := fmt.Fprintf(w, "Exact: between checkpoints %d and %d of job %s nothing was lost and nothing counted twice.\n", v.Before, v.After, plain(v.Job))

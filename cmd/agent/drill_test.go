@@ -23,3 +23,24 @@ func TestRestartsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordsOfADrill: what an agent has logged whose process has ended counts from nothing, and that of others from
+// the checkpoint before.
+func TestRecordsOfADrill(t *testing.T) {
+	job := func(own, other uint64) api.Job {
+		return api.Job{Tasks: []api.Task{{ID: "t", Agent: "own", Logged: own}, {ID: "u", Agent: "other", Logged: other}}}
+	}
+	for _, test := range []struct {
+		ended      bool
+		own, other uint64
+		want       uint64
+	}{
+		{false, 100, 50, 0}, {false, 103, 50, 3}, {false, 100, 54, 4},
+		{true, 100, 50, 100}, {true, 0, 50, 0}, {true, 7, 51, 8},
+	} {
+		d := drilling{status: api.Status{Agent: api.Agent{Name: "own"}}, since: job(100, 50), ended: test.ended}
+		if got := d.logged(job(test.own, test.other)); got != test.want {
+			t.Errorf("%+v: %d records", test, got)
+		}
+	}
+}

@@ -156,6 +156,8 @@ type Task struct {
 	Epoch      uint64 `json:"epoch"`
 	RecordsIn  uint64 `json:"records_in"`
 	RecordsOut uint64 `json:"records_out"`
+	// Logged is how many records the task's source has logged since the agent's process started; replay adds nothing.
+	Logged uint64 `json:"records_logged,omitempty"`
 	// Lag is how many records are known to wait for this task.
 	Lag uint64 `json:"lag"`
 	// Spooled is how many items for tasks on other agents wait on disk.

@@ -150,6 +150,7 @@ func (r *runner) fill(t *api.Task, s dataflow.Status) {
 	t.Epoch, t.RecordsIn, t.RecordsOut, t.Lag = uint64(s.Epoch), s.RecordsIn, s.RecordsOut, s.Held
 	t.Spooled = s.Spooled
 	if r.ingest != nil {
+		t.Logged = r.ingest.Records()
 		t.Lag += r.unread(s.Ingested, s.Backlog)
 	}
 	if t.Reason == "" {

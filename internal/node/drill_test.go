@@ -55,6 +55,10 @@ func TestDrills(t *testing.T) {
 	}
 	send()
 	comes("before")
+	a.until("the task says what its source has logged", func() (bool, string) {
+		j, err := a.client.Job(t.Context(), "drilled")
+		return err == nil && len(j.Tasks) == 1 && j.Tasks[0].Logged == 20, fmt.Sprintf("%+v, %v", j.Tasks, err)
+	})
 	all, err := a.client.Drills(t.Context())
 	if err != nil || len(all) != 5 {
 		t.Fatal(all, err)

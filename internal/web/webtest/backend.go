@@ -27,6 +27,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	uploads map[string][]byte
+	logged  uint64 // by the source of every job but "idle": more whenever a job is looked at
 }
 
 // New makes a backend for up to that many waiting calls.
@@ -146,10 +147,17 @@ func (b *Backend) Job(_ context.Context, name string) (api.Job, error) {
 	if name == "shadowed" {
 		return shadowedJob(), nil
 	}
+	k := task(name)
+	if name != "idle" {
+		b.mu.Lock()
+		b.logged += 10
+		k.Logged = b.logged
+		b.mu.Unlock()
+	}
 	return api.Job{
 		JobSummary: summary(name), Promise: "source: exactly once\nstate: exactly once", AlignMS: 1.5, FreezeMS: 0.25, PersistMS: 20, ReplicateMS: 12345,
 		Running: &api.Running{Epoch: 18, Phase: "align", AgeMS: 40, Acked: 1, Needed: 3, HeldUpBy: []string{"fleet/0", "fleet/1"}},
-		Tasks:   []api.Task{task(name)},
+		Tasks:   []api.Task{k},
 	}, nil
 }
 
