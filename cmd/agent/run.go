@@ -10,7 +10,7 @@ import (
 type runCmd struct {
 	Data       string            `required:"" placeholder:"DIR" help:"The agent's directory; made if missing."`
 	Name       string            `placeholder:"NAME" help:"The agent's name (default: the one it had, else the host's)."`
-	Replace    string            `placeholder:"NAME" help:"On an empty directory: take the name of an agent whose device was lost, and its tasks, from their newest replicated snapshots; what only the old device knew is lost."`
+	Replace    string            `placeholder:"NAME" help:"On an empty directory: take the name of an agent whose device was lost, and its tasks, from their newest replicated snapshots; what only the old device knew is lost. Refused if no such agent is known, or it is up."`
 	Label      map[string]string `placeholder:"K=V" help:"A label that jobs select agents by; may be repeated."`
 	NATS       string            `name:"nats" placeholder:"URL" help:"Use the NATS server of a hub and run none."`
 	Leaf       string            `name:"leaf" placeholder:"URL" help:"Join the embedded NATS server to a hub as a leaf node."`
