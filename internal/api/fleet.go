@@ -31,6 +31,17 @@ type Addresses struct {
 	Leaf string `json:"leaf,omitempty"` // where leaf nodes join
 }
 
+// Up counts the agents that are up.
+func Up(agents []Agent) int {
+	up := 0
+	for _, a := range agents {
+		if a.State == "up" {
+			up++
+		}
+	}
+	return up
+}
+
 // Link is a connection of an agent to the outside: NATS, the hub of a leaf node, or an MQTT broker.
 type Link struct {
 	Kind string `json:"kind"` // "nats", "leaf" or "mqtt"

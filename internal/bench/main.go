@@ -10,7 +10,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -23,13 +22,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
+
+	"github.com/weir-stream/weir/internal/fleet"
 )
 
 const (
@@ -320,7 +320,7 @@ func measure(c contender, addr, dir string, n int) (result, error) {
 	if err := pump(addr, out, n/10+100); err != nil { // warm, and subscribed
 		return result{}, fmt.Errorf("warming up: %w", err)
 	}
-	before, err := cpu(cmd.Process.Pid)
+	before, err := fleet.CPUTime(cmd.Process.Pid)
 	if err != nil {
 		return result{}, err
 	}
@@ -329,21 +329,8 @@ func measure(c contender, addr, dir string, n int) (result, error) {
 		return result{}, err
 	}
 	took := time.Since(began)
-	after, err := cpu(cmd.Process.Pid)
+	after, err := fleet.CPUTime(cmd.Process.Pid)
 	return result{float64(n) / took.Seconds(), float64((after - before).Microseconds()) / float64(n)}, err
-}
-
-// cpu is the time that a process has used, of all its threads (proc(5), stat, fields 14 and 15, in
-// hundredths of a second).
-func cpu(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	user, err1 := strconv.Atoi(f[11])
-	system, err2 := strconv.Atoi(f[12])
-	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
 }
 
 // reader counts what comes out.

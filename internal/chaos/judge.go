@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -97,19 +96,8 @@ func (s *theSite) unexpected(what, reason string) {
 
 // rss is the memory that a process has now, and what of it is no file's, in bytes; 0 if it has ended.
 func rss(pid int) (all, anonymous int64) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0
-	}
-	for line := range strings.Lines(string(b)) {
-		var kib int64
-		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
-			all = kib << 10
-		}
-		if n, _ := fmt.Sscanf(line, "RssAnon: %d kB", &kib); n == 1 {
-			anonymous = kib << 10
-		}
-	}
+	all, _ = fleet.Memory(pid, "VmRSS")
+	anonymous, _ = fleet.Memory(pid, "RssAnon")
 	return all, anonymous
 }
 

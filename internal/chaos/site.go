@@ -422,13 +422,7 @@ func (s *theSite) apply() error {
 func (s *theSite) known() error {
 	return s.until(startPatience, "all agents to be known", func(ctx context.Context) bool {
 		list, err := s.devices[0].Client().Agents(ctx)
-		up := 0
-		for _, a := range list {
-			if a.State == "up" {
-				up++
-			}
-		}
-		return err == nil && up == len(s.devices)
+		return err == nil && api.Up(list) == len(s.devices)
 	})
 }
 

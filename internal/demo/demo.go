@@ -207,13 +207,7 @@ func (s *stage) apply(ctx context.Context) error {
 func (s *stage) awaitAgents(ctx context.Context) error {
 	return until(ctx, startPatience, "all agents to be known to the hub", func(ctx context.Context) bool {
 		list, err := s.hub.Client().Agents(ctx)
-		up := 0
-		for _, a := range list {
-			if a.State == "up" {
-				up++
-			}
-		}
-		return err == nil && up == len(s.fleet.Agents())
+		return err == nil && api.Up(list) == len(s.fleet.Agents())
 	})
 }
 

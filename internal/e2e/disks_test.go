@@ -160,7 +160,7 @@ func newDisksSite(t *testing.T) *disksSite {
 	}
 	s.until("all agents to be known", func() (bool, string) {
 		list, err := s.hub.Client().Agents(ctx)
-		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up", fmt.Sprint(err)
+		return err == nil && api.Up(list) == 2, fmt.Sprint(err)
 	})
 	_, err = s.hub.Client().ApplyJob(ctx, api.JobSource{File: "disks.yaml", YAML: fmt.Sprintf(disksJob, s.readings)}, disksLimit)
 	s.must(err)

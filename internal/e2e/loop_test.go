@@ -97,13 +97,7 @@ func newLoopSite(t *testing.T) *loopSite {
 	}
 	s.until("all agents to be known", func() bool {
 		list, err := s.hub.Client().Agents(ctx)
-		up := 0
-		for _, a := range list {
-			if a.State == "up" {
-				up++
-			}
-		}
-		return err == nil && up == 3
+		return err == nil && api.Up(list) == 3
 	})
 	s.must(s.apply())
 	return s

@@ -120,7 +120,7 @@ func TestMQTTChaosEmbedded(t *testing.T) {
 	s.must(os.WriteFile(file, []byte(text), 0o600))
 	s.until(startPatience, "both agents to be up", func(ctx context.Context) bool {
 		list, err := s.hub.Client().Agents(ctx)
-		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up"
+		return err == nil && api.Up(list) == 2
 	})
 	s.cli("job", "apply", file)
 	sent := s.sendRest(c, senders)
@@ -502,7 +502,7 @@ func TestSharedSubscriptions(t *testing.T) {
 	s.must(os.WriteFile(file, []byte(strings.ReplaceAll(sharedJob, "BROKER", s.broker)), 0o600))
 	s.until(startPatience, "both agents to be up", func(ctx context.Context) bool {
 		list, err := s.hub.Client().Agents(ctx)
-		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up"
+		return err == nil && api.Up(list) == 2
 	})
 	s.cli("job", "apply", file)
 	agents := []*fleet.Agent{s.hub, gateway}

@@ -347,13 +347,7 @@ func (s *site) apply() {
 	s.must(os.WriteFile(file, []byte(s.jobFile), 0o600))
 	s.until(startPatience, "all agents to be up", func(ctx context.Context) bool {
 		list, err := s.hub.Client().Agents(ctx)
-		up := 0
-		for _, a := range list {
-			if a.State == "up" {
-				up++
-			}
-		}
-		return err == nil && up == 3
+		return err == nil && api.Up(list) == 3
 	})
 	s.cli("job", "apply", file)
 }

@@ -59,7 +59,7 @@ func TestWindowsAreExactOverKills(t *testing.T) {
 	s.src = api.JobSource{File: "sums.yaml", YAML: strings.Replace(timeJob, "DIR", s.dir, 1), Modules: map[string]string{"./sums.wasm": m.Digest}}
 	s.until("both agents to be known", func() bool {
 		list, err := s.hub.Client().Agents(ctx)
-		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up"
+		return err == nil && api.Up(list) == 2
 	})
 	s.must(s.apply())
 

@@ -3,13 +3,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -133,7 +131,7 @@ func (s *stage) look(ctx context.Context) (sample, error) {
 				out.done += float64(t.RecordsIn)
 			}
 		}
-		cpu, err := cpuTime(a.PID())
+		cpu, err := fleet.CPUTime(a.PID())
 		if err != nil {
 			return out, err
 		}
@@ -243,41 +241,13 @@ func (s *stage) finish(ctx context.Context, r *result) error {
 	}
 	r.alignMS, r.freezeMS, r.persist = median(phase[0]), median(phase[1]), median(phase[2])
 	for _, a := range s.agents {
-		mib, err := peakMiB(a.PID())
+		most, err := fleet.Memory(a.PID(), "VmHWM")
 		if err != nil {
 			return err
 		}
-		r.rssMiB += mib
+		r.rssMiB += float64(most) / (1 << 20)
 	}
 	return nil
-}
-
-// cpuTime is the time that a process has used, of all its threads (proc(5), stat, fields 14 and 15, in
-// hundredths of a second).
-func cpuTime(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	user, err1 := strconv.Atoi(f[11])
-	system, err2 := strconv.Atoi(f[12])
-	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
-}
-
-// peakMiB is the most memory that a process has had (proc(5), status, VmHWM).
-func peakMiB(pid int) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, ok := strings.Cut(string(b), "VmHWM:")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) == 0 {
-		return 0, errors.New("no VmHWM in the status of the process")
-	}
-	kib, err := strconv.Atoi(fields[0])
-	return float64(kib) / 1024, err
 }
 
 // run measures one job on fresh agents.

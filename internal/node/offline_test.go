@@ -136,7 +136,7 @@ func newOfflineSiteAt(t *testing.T, leaf bool, hubDir string) *offlineSite {
 	s.boot()
 	s.hub.until("both agents are there", func() (bool, string) {
 		list, err := s.hub.client.Agents(t.Context())
-		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up", fmt.Sprint(list, err)
+		return err == nil && api.Up(list) == 2, fmt.Sprint(list, err)
 	})
 	if leaf {
 		empty := newFiles(t)

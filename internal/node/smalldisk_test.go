@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-stream/weir/internal/api"
 	"github.com/weir-stream/weir/internal/node"
 )
 
@@ -70,7 +71,7 @@ func TestSmallDisk(t *testing.T) {
 	a := boot()
 	hub.until("both agents are there", func() (bool, string) {
 		list, err := hub.client.Agents(t.Context())
-		return err == nil && len(list) == 2 && list[0].State == "up" && list[1].State == "up", fmt.Sprint(list, err)
+		return err == nil && api.Up(list) == 2, fmt.Sprint(list, err)
 	})
 	s := &offlineSite{t: t, hub: hub, gate: a, in: newFiles(t)}
 	s.near, s.far = filepath.Join(t.TempDir(), "near"), filepath.Join(t.TempDir(), "far")

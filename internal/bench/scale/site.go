@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,12 +136,7 @@ func (t *site) start(ctx context.Context) error {
 	}
 	err = t.until(ctx, "all agents are up", asksEvery, func(ctx context.Context) (bool, string, error) {
 		agents, err := t.hub.Client().Agents(ctx)
-		up := 0
-		for _, a := range agents {
-			if a.State == "up" {
-				up++
-			}
-		}
+		up := api.Up(agents)
 		return up == t.gateways+1, fmt.Sprintf("%d of %d", up, t.gateways+1), err
 	})
 	t.fleetUp = time.Since(began)
@@ -448,34 +441,12 @@ func (t *site) counters() (in, out traffic, err error) {
 
 // usage is the processor time and the resident memory, in bytes, of a process.
 func usage(pid int) (time.Duration, int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	cpu, err := fleet.CPUTime(pid)
 	if err != nil {
 		return 0, 0, err
 	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	const user, system = 11, 12 // 14th and 15th of all, in hundredths of a second
-	if len(fields) <= system {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
-	}
-	var ticks int64
-	for _, f := range []int{user, system} {
-		n, err := strconv.ParseInt(fields[f], 10, 64)
-		if err != nil {
-			return 0, 0, err
-		}
-		ticks += n
-	}
-	b, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		var kb int64
-		if n, _ := fmt.Sscanf(s.Text(), "VmRSS: %d kB", &kb); n == 1 {
-			return time.Duration(ticks) * 10 * time.Millisecond, kb << 10, nil
-		}
-	}
-	return 0, 0, fmt.Errorf("/proc/%d/status does not name VmRSS", pid)
+	rss, err := fleet.Memory(pid, "VmRSS")
+	return cpu, rss, err
 }
 
 // sizes asks what the control plane and the object stores hold at the end.
