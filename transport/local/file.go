@@ -170,36 +170,20 @@ func wholeLines(f io.ReaderAt, size int64) (int64, error) {
 }
 
 func (s *FileSink) deliver(ctx context.Context, f file, size int64, ev dataflow.SinkEvents) error {
-	s.window.Open()
-	defer s.window.Close()
-	ev.Ready()
-	var items []dataflow.SinkItem
 	var text []byte
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.window.Wake():
-		}
-		items = s.window.Take(items[:0])
-		if len(items) == 0 {
-			continue
-		}
+	handOver(ctx, s.window, ev, func(items []dataflow.SinkItem) bool {
 		text = text[:0]
 		for _, it := range items {
 			text = s.appendLine(text, it)
 		}
 		if !s.write(ctx, f, size, text) {
-			return nil
+			return false
 		}
 		size += int64(len(text))
 		s.noteHanded(size, len(items))
-		ev.Handed(items[len(items)-1].Number)
-		if s.window.Done(len(items)) {
-			ev.Ready()
-		}
-		clear(items)
-	}
+		return true
+	})
+	return nil
 }
 
 func (s *FileSink) appendLine(dst []byte, it dataflow.SinkItem) []byte {

@@ -47,29 +47,14 @@ func (s *LogSink) Handed() uint64 { return s.handed.Load() }
 
 // Run writes until ctx ends, and then returns nil.
 func (s *LogSink) Run(ctx context.Context, ev dataflow.SinkEvents) error {
-	s.window.Open()
-	defer s.window.Close()
-	ev.Ready()
-	var items []dataflow.SinkItem
 	var text []byte
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.window.Wake():
-		}
-		items = s.window.Take(items[:0])
+	handOver(ctx, s.window, ev, func(items []dataflow.SinkItem) bool {
 		for _, it := range items {
 			text, _ = s.line.Append(text[:0], fields(it)) // what the value does not have is left out
 			s.log.Info(string(text))
 		}
-		if n := len(items); n > 0 {
-			s.handed.Add(uint64(n))
-			ev.Handed(items[n-1].Number)
-			if s.window.Done(n) {
-				ev.Ready()
-			}
-			clear(items)
-		}
-	}
+		s.handed.Add(uint64(len(items)))
+		return true
+	})
+	return nil
 }
