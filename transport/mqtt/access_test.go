@@ -30,15 +30,7 @@ func securedServer(t *testing.T, pair tls.Certificate, secured, mutual bool) (tc
 		o.MQTT.TLSConfig, o.MQTT.TLSTimeout = c, 20
 		o.Websocket.TLSConfig = c.Clone()
 	}
-	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("the server does not start")
-	}
+	serve(t, o)
 	return fmt.Sprintf("%s://127.0.0.1:%d", tcp, o.MQTT.Port), fmt.Sprintf("%s://127.0.0.1:%d/mqtt", websocket, o.Websocket.Port)
 }
 

@@ -82,6 +82,21 @@ func newLink(b Broker, clean bool, deps Deps) (*link, error) {
 // errRenew is how an owner ends a session to get one without a past.
 var errRenew = errors.New("the session begins anew")
 
+// start runs the link until stop is called, which returns when it has ended: whoever uses the sessions may need them longer
+// than ctx lasts.
+func (l *link) start(ctx context.Context) (sessions chan *session, stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	sessions, ended := make(chan *session), make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.run(ctx, sessions)
+	}()
+	return sessions, func() {
+		cancel()
+		<-ended
+	}
+}
+
 // run connects until ctx ends. Each session goes to sessions and is run here. One that its owner has
 // failed with errRenew is followed by one that the broker begins from scratch.
 func (l *link) run(ctx context.Context, sessions chan<- *session) {

@@ -21,6 +21,13 @@ func startServer(t testing.TB) (tcp, websocket string) {
 	o.MQTT.Host, o.MQTT.Port = "127.0.0.1", -1
 	o.Websocket.Host, o.Websocket.Port, o.Websocket.NoTLS = "127.0.0.1", -1, true
 	o.MQTT.AckWait = time.Second // before it sends again; the default is 30 s
+	serve(t, o)
+	return fmt.Sprintf("tcp://127.0.0.1:%d", o.MQTT.Port), fmt.Sprintf("ws://127.0.0.1:%d/mqtt", o.Websocket.Port)
+}
+
+// serve runs a NATS server until the test ends.
+func serve(t testing.TB, o *server.Options) {
+	t.Helper()
 	s, err := server.NewServer(o)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +37,6 @@ func startServer(t testing.TB) (tcp, websocket string) {
 	if !s.ReadyForConnections(patience) {
 		t.Fatal("the server does not start")
 	}
-	return fmt.Sprintf("tcp://127.0.0.1:%d", o.MQTT.Port), fmt.Sprintf("ws://127.0.0.1:%d/mqtt", o.Websocket.Port)
 }
 
 // Everything that a sink hands over to a real broker reaches a source, in order per topic, also what

@@ -183,12 +183,7 @@ func (s *Sink) Forget(ctx context.Context) error { return s.link.forget(ctx) }
 // Run publishes until ctx ends, and then returns nil once everything that it started has ended. An
 // unreachable broker is tried for ever.
 func (s *Sink) Run(ctx context.Context, ev dataflow.SinkEvents) error {
-	linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
-	sessions, linkEnded := make(chan *session), make(chan struct{})
-	go func() {
-		defer close(linkEnded)
-		s.link.run(linkCtx, sessions)
-	}()
+	sessions, stopLink := s.link.start(ctx)
 	s.window.Open()
 	ev.Ready()
 	p := &publisher{sink: s, ev: ev, kept: make(chan struct{}, 1)}
@@ -196,7 +191,6 @@ func (s *Sink) Run(ctx context.Context, ev dataflow.SinkEvents) error {
 	s.window.Close()
 	p.stop()
 	stopLink()
-	<-linkEnded
 	s.state.Store(uint32(SinkStopped))
 	return nil
 }

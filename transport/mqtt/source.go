@@ -247,17 +247,11 @@ func (s *Source) Forget(ctx context.Context) error { return s.link.forget(ctx) }
 // waits briefly for what it has logged to become durable and be acknowledged. An unreachable broker
 // is tried for ever, and a log that is full or closed is waited for; an error is another one of the log.
 func (s *Source) Run(ctx context.Context, in dataflow.Ingest) error {
-	linkCtx, stopLink := context.WithCancel(context.WithoutCancel(ctx))
-	sessions, linkEnded := make(chan *session), make(chan struct{})
-	go func() {
-		defer close(linkEnded)
-		s.link.run(linkCtx, sessions)
-	}()
+	sessions, stopLink := s.link.start(ctx)
 	r := newReceiver(s, in)
 	err := r.run(ctx, sessions)
 	r.stop(err)
 	stopLink()
-	<-linkEnded
 	s.enter(SourceStopped)
 	s.state.Store(uint32(SourceStopped))
 	if err != nil {
