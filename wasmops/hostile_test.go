@@ -16,8 +16,12 @@ import (
 )
 
 // Instructions that the tests below are made of.
-func i32c(v int32) []byte { // i32.const
-	out := []byte{0x41}
+func i32c(v int32) []byte { return constant(0x41, int64(v)) } // i32.const
+func i64c(v int64) []byte { return constant(0x42, v) }        // i64.const
+
+// constant is an instruction with a number in signed LEB128.
+func constant(opcode byte, v int64) []byte {
+	out := []byte{opcode}
 	for {
 		b := byte(v & 0x7f)
 		v >>= 7

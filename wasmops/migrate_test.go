@@ -33,6 +33,12 @@ func stateAfter(t *testing.T, h *Host, wasm []byte, records ...string) dataflow.
 	if _, err := process(in, batch(77, records...)); err != nil {
 		t.Fatal(err)
 	}
+	return snapshot(t, in)
+}
+
+// snapshot is the whole state of an instance, as one reads it that is restored from it.
+func snapshot(t *testing.T, in *Instance) dataflow.StateReader {
+	t.Helper()
 	changes, err := in.Freeze(true)
 	if err != nil {
 		t.Fatal(err)

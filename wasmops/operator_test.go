@@ -383,18 +383,7 @@ func TestFreshInstanceInheritsKeyedState(t *testing.T) {
 		if _, err := process(in, b); err != nil {
 			t.Fatal(err)
 		}
-		changes, err := in.Freeze(true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return func(visit func(dataflow.Change) error) error {
-			for _, c := range changes {
-				if err := visit(c); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
+		return snapshot(t, in)
 	}
 	fresh := func(mode string, state dataflow.StateReader, b dataflow.Batch) []string {
 		spec := torture(t, mode)

@@ -11,19 +11,6 @@ import (
 	"github.com/weir-stream/weir/dataflow"
 )
 
-// i64c is i64.const.
-func i64c(v int64) []byte {
-	out := []byte{0x42}
-	for {
-		b := byte(v & 0x7f)
-		v >>= 7
-		if v == 0 && b&0x40 == 0 || v == -1 && b&0x40 != 0 {
-			return append(out, b)
-		}
-		out = append(out, b|0x80)
-	}
-}
-
 var timerSig = sig(args(i32, i64, i32, i32), i32)
 
 // setsTimers is a guest that sets timers of event time with the key "k" when it processes.
