@@ -105,7 +105,7 @@ func (p *program) fail(err error) int {
 		}
 	}
 	if hint != "" {
-		fmt.Fprintf(p.stderr, "  %s\n", hint)
+		fmt.Fprintf(p.stderr, "  %s\n", strings.ReplaceAll(hint, "\n", "\n  "))
 	}
 	return code
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ const maxJobBytes = 1 << 20
 
 type jobCmds struct {
 	Validate    jobValidateCmd `cmd:"" help:"Check a job file without an agent."`
-	Plan        jobPlanCmd     `cmd:"" help:"Show what a job file would run, and where."`
+	Plan        jobPlanCmd     `cmd:"" help:"Show what a job file would run, where, and what applying it does, or why that is refused."`
 	Apply       jobApplyCmd    `cmd:"" help:"Create or update a job; returns when its checkpoint 0 is committed."`
 	List        jobListCmd     `cmd:"" help:"List the jobs."`
 	Show        jobShowCmd     `cmd:"" help:"Show a job, its tasks and its checkpoints."`
@@ -114,14 +115,24 @@ func (p *program) tryOperators(ctx context.Context, f *job.File) error {
 
 type jobPlanCmd struct {
 	jobFile
+	applyFlags
 	remote
 	output
+}
+
+// Help is what `agent job plan --help` says besides the flags.
+func (jobPlanCmd) Help() string {
+	return `Nothing is changed, and modules that are files are not sent. With the flags of agent job apply it says what that command
+with the same flags does, or why it refuses, with the same exit code.`
 }
 
 // Run implements the command.
 func (c jobPlanCmd) Run(ctx context.Context, p *program) error {
 	cl, src, err := c.source(c.remote)
 	if err != nil {
+		return err
+	}
+	if err := c.choose(&src.JobSource); err != nil {
 		return err
 	}
 	if err := digestModules(src); err != nil {
@@ -134,11 +145,18 @@ func (c jobPlanCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return fmt.Errorf("plan %s: %w", c.File, err)
 	}
+	var refused error
+	if r := plan.Refused; r != nil {
+		refused = fmt.Errorf("apply %s is refused: %w", c.File, &api.Error{Status: r.Status, Message: r.Message, Hint: r.Hint})
+	}
 	if c.JSON {
-		return p.printJSON(plan)
+		return errors.Join(p.printJSON(plan), refused)
 	}
 	_, err = fmt.Fprint(p.stdout, plan.Text)
-	return err
+	if plan.Does != "" && err == nil {
+		_, err = fmt.Fprintf(p.stdout, "\napply %s\n", plain(plan.Does))
+	}
+	return errors.Join(err, refused)
 }
 
 // jobSource is a job file with the files that it names.
@@ -205,13 +223,25 @@ func digestModules(src jobSource) error {
 	return nil
 }
 
-type jobApplyCmd struct {
-	jobFile
+// applyFlags say how a job file is to be applied.
+type applyFlags struct {
 	trialFlags
 	Shadow  bool     `help:"Let the changed operators' new versions run in the shadow of those that run: on the same input, and nothing of what they put out is used; agent job show compares. Of the other choices --canary goes with it. Promote applies what runs in the shadow, rollback drops it."`
 	Fresh   []string `placeholder:"OPERATOR" help:"Start this operator of a running job anew: it keeps its keyed state, not its variables, and may change its module and configuration."`
 	Replace []string `placeholder:"AGENT" help:"The device of this agent, or its log, was lost, and one of its name runs: its tasks go on from their newest replicated snapshots; what only the old device knew is lost. If one of them takes records from others, --restart is implied."`
 	Restart bool     `help:"Let all tasks that take records from others go on from the newest checkpoint that counts: after replay has differed, or a gap that cannot be refilled. Sources send again from there and lose nothing; sinks that do not commit with checkpoints may repeat."`
+}
+
+// choose puts the choices into a request.
+func (f applyFlags) choose(src *api.JobSource) (err error) {
+	src.Trial, err = f.trial()
+	src.Fresh, src.Replace, src.Restart, src.Shadow = f.Fresh, f.Replace, f.Restart, f.Shadow
+	return err
+}
+
+type jobApplyCmd struct {
+	jobFile
+	applyFlags
 	remote
 	output
 	waiting
@@ -229,13 +259,12 @@ func (c jobApplyCmd) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	if src.Trial, err = c.trial(); err != nil {
+	if err := c.choose(&src.JobSource); err != nil {
 		return err
 	}
 	if err := p.pushModules(ctx, cl, src); err != nil {
 		return err
 	}
-	src.Fresh, src.Replace, src.Restart, src.Shadow = c.Fresh, c.Replace, c.Restart, c.Shadow
 	a, err := cl.ApplyJob(ctx, src.JobSource, c.Timeout)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", c.File, err)

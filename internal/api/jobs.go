@@ -40,6 +40,17 @@ type Plan struct {
 	Promise string `json:"promise"`
 	// Text is the plan for people.
 	Text string `json:"text"`
+	// Does is what applying the file with the same choices does, for people: what follows "apply". Empty: it is refused.
+	Does string `json:"does,omitempty"`
+	// Refused is why applying it is refused; null: it is not.
+	Refused *Refusal `json:"refused,omitempty"`
+}
+
+// Refusal is the error that applying a job file gives.
+type Refusal struct {
+	Status  int    `json:"status"` // HTTP
+	Message string `json:"error"`
+	Hint    string `json:"hint,omitempty"`
 }
 
 // PlannedTask is one task of a plan: its place, and its chain from source to sinks.

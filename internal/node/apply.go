@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -104,13 +105,13 @@ func (a *Agent) resolve(ctx context.Context, file *job.File, src api.JobSource) 
 
 // PlanJob implements [web.Jobs].
 func (a *Agent) PlanJob(ctx context.Context, src api.JobSource) (api.Plan, error) {
-	p, _, _, err := a.plan(ctx, src)
+	p, old, modules, err := a.plan(ctx, src)
 	if err != nil {
 		return api.Plan{}, err
 	}
 	out := api.Plan{
 		Job: p.Job, Generation: uint32(p.Generation), Tasks: []api.PlannedTask{}, Channels: []string{},
-		Warnings: append([]string{}, p.Warnings...), Promise: promiseText(p), Text: p.Text(),
+		Promise: promiseText(p),
 	}
 	for _, t := range p.Tasks {
 		out.Tasks = append(out.Tasks, api.PlannedTask{ID: string(t.ID), Agent: t.Agent, Chain: strings.Split(t.Chain(), " → ")})
@@ -118,6 +119,20 @@ func (a *Agent) PlanJob(ctx context.Context, src api.JobSource) (api.Plan, error
 	for _, c := range p.Channels {
 		out.Channels = append(out.Channels, string(c.ID))
 	}
+	d, err := a.decide(ctx, src, p, old, modules, true)
+	var refused *api.Error
+	switch {
+	case errors.As(err, &refused) && refused.Status < http.StatusInternalServerError:
+		out.Refused = &api.Refusal{Status: refused.Status, Message: refused.Message, Hint: refused.Hint}
+	case err != nil:
+		return api.Plan{}, err
+	default:
+		out.Does, p.Warnings = d.does, d.out.Warnings
+	}
+	if old != nil && old.changing() {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("job %s is %s, since %s; apply waits for the end of that", p.Job, old.State, old.Next.Because))
+	}
+	out.Warnings, out.Text = append([]string{}, p.Warnings...), p.Text()
 	return out, nil
 }
 
@@ -157,94 +172,11 @@ func (a *Agent) ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, e
 	if err != nil {
 		return api.Applied{}, err
 	}
-	if err := missingModules(p); err != nil {
+	d, err := a.decide(ctx, src, p, old, modules, false)
+	if err != nil {
 		return api.Applied{}, err
 	}
-	out := api.Applied{Job: p.Job, Generation: uint32(p.Generation), Created: old == nil || old.State == jobDeleted, Warnings: append([]string{}, p.Warnings...)}
-	rec := jobRecord{
-		Name: p.Job, Generation: p.Generation, Revision: 1, State: jobRunning, File: src.File, YAML: src.YAML,
-		Modules: modules, Plan: p, AppliedMS: a.now(),
-	}
-	rec.Since = rec.Generation
-	if err := a.haveModules(ctx, rec); err != nil {
-		return out, err
-	}
-	if src.Shadow {
-		return a.applyShadow(ctx, out, old, p, src, modules)
-	}
-	if unknown := p.Refresh(src.Fresh); len(unknown) > 0 {
-		return out, api.Invalid("name operators of the job file", "no operator %s in job %s to start anew", strings.Join(unknown, ", "), p.Job)
-	}
-	rollback, err := a.replaceDevices(ctx, p, src.Replace)
-	if err != nil {
-		return out, err
-	}
-	rollback = rollback || src.Restart
-	if rec.Because = because(src.Replace, false); rec.Because == "" && rollback {
-		rec.Because = "it was asked for with --restart"
-	}
-	if out.Created && old != nil {
-		if err := a.deleteState(ctx, rec.Name, old.Generation); err != nil {
-			return out, a.failure(rec.Name, err)
-		}
-	}
-	var was jobRecord
-	if !out.Created {
-		was = *old
-	}
-	if !rollback || !was.live() {
-		if err := a.noteLetters(ctx, &rec, was, src.Replace); err != nil {
-			return out, err
-		}
-	}
-	if !out.Created {
-		rec.Since, rec.Earlier = old.Since, old.earlier()
-		if old.State == jobRunning && len(src.Fresh) == 0 && len(src.Replace) == 0 && !rollback && samePlan(old.plan(), p) {
-			out.Unchanged, out.Generation = true, uint32(old.Generation)
-			return a.started(ctx, out, *old)
-		}
-		if old.State == jobRunning {
-			unbegun, err := a.unbegun(ctx, *old)
-			if err != nil {
-				return out, err
-			}
-			if unbegun {
-				return a.applyInstead(ctx, out, rec)
-			}
-		}
-		if old.Shadow != nil {
-			out.Warnings = append(out.Warnings, "what ran in the shadow of its operators has ended: "+strings.Join(old.Shadow.operators(), ", "))
-		}
-		if rollback && old.live() {
-			return a.applyRestart(ctx, out, *old, p, src.Replace, rec.Because)
-		}
-		if err := a.markMigrating(ctx, old.plan(), p); err != nil {
-			return out, err
-		}
-		if err := job.Diff(old.plan(), p, a.removed); err != nil {
-			return out, api.Conflict("delete the job to start it from nothing, or keep what must not change", "job %s cannot go on from its state: %v", p.Job, err)
-		}
-		rec.Base = old.Final
-		next, why, err := a.upgrade(ctx, *old, p, src, modules)
-		switch {
-		case err != nil:
-			return out, err
-		case next != nil:
-			return a.applyUpgrade(ctx, out, *old, *next)
-		case src.Trial != nil && src.Trial.Canary != "":
-			return out, api.Conflict("apply it without --canary", "job %s must be drained for this change, so no agent can have it before the others: %s", p.Job, why)
-		}
-		if old.live() {
-			out.Drained = why
-		}
-	}
-	if src.Restart {
-		return out, api.Conflict("apply it without --restart", "job %s does not run", p.Job)
-	}
-	if err := a.replaceJob(ctx, rec, old, false); err != nil {
-		return out, err
-	}
-	return a.started(ctx, out, rec)
+	return d.do(ctx)
 }
 
 // changing says that the job's next generation comes by its policy: without it a change would leave tasks that have
@@ -269,9 +201,6 @@ func (a *Agent) waitChanged(ctx context.Context, rec jobRecord) error {
 
 // applyUpgrade stores an upgrade and waits until the tasks have taken it.
 func (a *Agent) applyUpgrade(ctx context.Context, out api.Applied, old, rec jobRecord) (api.Applied, error) {
-	if tr := upgradeTrial(old); tr != nil && tr.Agents != nil {
-		return out, api.Conflict("wait for its end (agent job show), or end it with agent job promote or agent job rollback", "a canary of job %s runs", rec.Name)
-	}
 	if err := a.putJob(ctx, rec, &old); err != nil {
 		return out, err
 	}
@@ -295,17 +224,6 @@ func (a *Agent) started(ctx context.Context, out api.Applied, rec jobRecord) (ap
 	}
 	out.Warnings = append(out.Warnings, a.waitReceiving(ctx, rec)...)
 	return out, nil
-}
-
-func missingModules(p *job.Physical) error {
-	for _, t := range p.Tasks {
-		for _, op := range t.Ops {
-			if op.Digest == "" {
-				return api.Invalid("push it with agent operator push", "operator %s: module %s is not registered", op.Name, op.Module)
-			}
-		}
-	}
-	return nil
 }
 
 // samePlan compares plans but for what concerns the beginning of their generation.

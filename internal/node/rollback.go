@@ -58,21 +58,35 @@ func because(replace []string, rollback bool) string {
 	return ""
 }
 
-// applyRestart lets the streamed tasks of a running job go back to the newest checkpoint that counts.
-func (a *Agent) applyRestart(ctx context.Context, out api.Applied, old jobRecord, p *job.Physical, replace []string, because string) (api.Applied, error) {
+// decideRestart lets the streamed tasks of a running job go back to the newest checkpoint that counts.
+func (a *Agent) decideRestart(ctx context.Context, out api.Applied, old jobRecord, p *job.Physical, replace []string, because string, planned bool) (d decision, err error) {
 	if !samePlan(old.plan(), p) {
-		return out, api.Conflict("apply the file that it runs, and the changes afterwards", "job %s must be as it runs for its tasks to go back to a checkpoint", p.Job)
+		return d, api.Conflict("apply the file that it runs, and the changes afterwards", "job %s must be as it runs for its tasks to go back to a checkpoint", p.Job)
 	}
-	rec, rollback, err := a.wayBack(ctx, old, replace, true)
-	if err != nil {
-		return out, err
+	if planned {
+		if err := a.checkLost(ctx, p, replace); err != nil {
+			return d, err
+		}
+		base, err := a.newestCounting(ctx, old)
+		if err != nil {
+			return d, err
+		}
+		if err := a.checkReplica(ctx, jobRecord{Name: old.Name, Plan: p}, base.Epoch); err != nil {
+			return d, err
+		}
 	}
-	rec.Because = because
-	if err := a.replaceJob(ctx, rec, &old, rollback); err != nil {
-		return out, err
-	}
-	out.Generation = uint32(rec.Generation)
-	return a.started(ctx, out, rec)
+	return decision{out, "lets the tasks that take records from others go back to the newest checkpoint that counts", func(ctx context.Context) (api.Applied, error) {
+		rec, rollback, err := a.wayBack(ctx, old, replace, true)
+		if err != nil {
+			return out, err
+		}
+		rec.Because = because
+		if err := a.replaceJob(ctx, rec, &old, rollback); err != nil {
+			return out, err
+		}
+		out.Generation = uint32(rec.Generation)
+		return a.started(ctx, out, rec)
+	}}, nil
 }
 
 // wayBack is the record of a running job's next generation: as it is, but for devices that are replaced. If its

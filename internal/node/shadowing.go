@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -52,24 +53,24 @@ func (r jobRecord) shadowOf(agent, op string) (dataflow.OpVersion, bool) {
 	return s.Ops[i], true
 }
 
-// applyShadow lets the operators that a job file changes run in the shadow of those that run.
-func (a *Agent) applyShadow(ctx context.Context, out api.Applied, old *jobRecord, p *job.Physical, src api.JobSource, modules map[string]string) (api.Applied, error) {
+// decideShadow lets the operators that a job file changes run in the shadow of those that run.
+func (a *Agent) decideShadow(ctx context.Context, out api.Applied, old *jobRecord, p *job.Physical, src api.JobSource, modules map[string]string, unsent []string) (d decision, err error) {
 	if old == nil || old.State != jobRunning {
-		return out, api.Conflict("apply it without --shadow", "job %s does not run: there is nothing beside which a new version could", p.Job)
+		return d, api.Conflict("apply it without --shadow", "job %s does not run: there is nothing beside which a new version could", p.Job)
 	}
 	if t := src.Trial; len(src.Fresh) > 0 || len(src.Replace) > 0 || src.Restart || t != nil && *t != (api.Trial{Canary: t.Canary}) {
-		return out, api.Invalid("give them when it is applied or promoted", "what runs in the shadow has no trial and changes nothing: of the other choices only --canary goes with --shadow")
+		return d, api.Invalid("leave them out: what is promoted is on trial as without them; or apply the file with them and without --shadow", "what runs in the shadow has no trial and changes nothing: of the other choices only --canary goes with --shadow")
 	}
 	if upgradeTrial(*old) != nil {
-		return out, api.Conflict("wait for its end (agent job show), or end it with agent job promote or agent job rollback", "an upgrade of job %s is on trial", p.Job)
+		return d, api.Conflict("wait for its end (agent job show), or end it with agent job promote or agent job rollback", "an upgrade of job %s is on trial", p.Job)
 	}
 	was := old.plan()
 	changed, only := onlyOperators(was, p)
 	switch {
 	case !only:
-		return out, api.Conflict("apply it without --shadow", "more than versions of operators changes in job %s, and only these can run in the shadow", p.Job)
+		return d, api.Conflict("apply it without --shadow", "more than versions of operators changes in job %s, and only these can run in the shadow", p.Job)
 	case len(changed) == 0:
-		return out, api.Invalid("change the module, configuration or limits of an operator", "job %s runs these versions of its operators already", p.Job)
+		return d, api.Invalid("change the module, configuration or limits of an operator", "job %s runs these versions of its operators already", p.Job)
 	}
 	rec := *old
 	s := &shadowRecord{StartedMS: a.now(), File: src.File, YAML: src.YAML, Modules: modules}
@@ -81,23 +82,28 @@ func (a *Agent) applyShadow(ctx context.Context, out api.Applied, old *jobRecord
 	if src.Trial != nil {
 		var err error
 		if s.Agents, err = a.canaries(ctx, p, changed, src.Trial.Canary); err != nil {
-			return out, err
+			return d, err
 		}
 	}
-	if err := a.markMigrating(ctx, was, p); err != nil {
-		return out, err
+	var refused *api.Error
+	switch warned, err := a.fits(ctx, was, p, src, unsent); {
+	case errors.As(err, &refused) && refused.Status == http.StatusConflict:
+		out.Warnings = append(out.Warnings, "what runs in the shadow cannot be promoted as it is: "+strings.ReplaceAll(refused.Message, "\n", "; "))
+	case err != nil:
+		return d, err
+	default:
+		out.Warnings = append(out.Warnings, warned...)
 	}
-	if err := job.Diff(was, p, a.removed); err != nil {
-		out.Warnings = append(out.Warnings, "applied without --shadow it would be refused as it is: "+strings.ReplaceAll(err.Error(), "\n", " "))
-	}
-	rec.Revision = old.Revision + 1
-	s.Number, rec.Shadow = rec.Revision, s
-	if err := a.putJob(ctx, rec, old); err != nil {
-		return out, err
-	}
-	out.Generation, out.Shadow = uint32(rec.Generation), s.operators()
-	a.waitHeard(ctx, rec)
-	return out, nil
+	return decision{out, "lets a new version of " + strings.Join(changed, ", ") + " run in the shadow", func(ctx context.Context) (api.Applied, error) {
+		rec.Revision = old.Revision + 1
+		s.Number, rec.Shadow = rec.Revision, s
+		if err := a.putJob(ctx, rec, old); err != nil {
+			return out, err
+		}
+		out.Generation, out.Shadow = uint32(rec.Generation), s.operators()
+		a.waitHeard(ctx, rec)
+		return out, nil
+	}}, nil
 }
 
 // endShadow ends what runs in the shadow of a job: it is applied, as if it were by the file, or dropped.

@@ -225,8 +225,10 @@ func (a *Agent) upgrade(ctx context.Context, old jobRecord, p *job.Physical, src
 		return nil, "a device is replaced", nil
 	case why != "":
 		return nil, why, nil
-	case old.State != jobRunning:
+	case !old.live():
 		return nil, "the job does not run", nil
+	case old.State != jobRunning:
+		return nil, "it drains already", nil
 	case old.Upgrade != nil && old.Upgrade.Number >= maxUpgrades:
 		return nil, fmt.Sprintf("the job has been upgraded %d times since it was drained", old.Upgrade.Number), nil
 	}
@@ -330,13 +332,14 @@ func (a *Agent) migrates(ctx context.Context, from, to string) (bool, error) {
 	return out[0] && in[1], err
 }
 
-// markMigrating marks operators that change and carry their variables over, as if they were asked for by name.
-func (a *Agent) markMigrating(ctx context.Context, was, is *job.Physical) error {
+// markMigrating marks operators that change and carry their variables over, as if they were asked for by name, but for those
+// of modules that are not here yet.
+func (a *Agent) markMigrating(ctx context.Context, was, is *job.Physical, but ...string) error {
 	var names []string
 	old := versionsOf(was)
 	for _, v := range versionsOf(is) {
 		for _, o := range old {
-			if o.Name != v.Name || o.Digest == v.Digest && maps.Equal(o.Config, v.Config) {
+			if o.Name != v.Name || o.Digest == v.Digest && maps.Equal(o.Config, v.Config) || slices.Contains(but, v.Digest) {
 				continue
 			}
 			ok, err := a.migrates(ctx, o.Digest, v.Digest)

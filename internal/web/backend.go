@@ -45,7 +45,7 @@ type Fleet interface {
 
 // Jobs applies and shows jobs.
 type Jobs interface {
-	// PlanJob says what ApplyJob would do. Modules need not have been pushed.
+	// PlanJob says what ApplyJob would do, or why it would refuse. Modules that are files need not have been pushed.
 	PlanJob(ctx context.Context, src api.JobSource) (api.Plan, error)
 	// ApplyJob creates or updates a job and returns when its checkpoint 0 is committed.
 	ApplyJob(ctx context.Context, src api.JobSource) (api.Applied, error)

@@ -100,9 +100,18 @@ func (b *Backend) Metrics(context.Context) []api.Family {
 	}
 }
 
-// PlanJob implements web.Backend: the text names the modules.
+// PlanJob implements web.Backend: the text names the modules. A canary is refused, and so is to start "smooth" anew.
 func (b *Backend) PlanJob(_ context.Context, src api.JobSource) (api.Plan, error) {
-	return api.Plan{Job: src.File, Text: fmt.Sprintf("plan of %s with %v\n", src.File, src.Modules)}, nil
+	plan := api.Plan{Job: src.File, Text: fmt.Sprintf("plan of %s with %v\n", src.File, src.Modules)}
+	switch {
+	case src.Trial != nil:
+		plan.Refused = &api.Refusal{Status: http.StatusConflict, Message: "it must be drained", Hint: "do this\nor that"}
+	case len(src.Fresh) > 0:
+		plan.Refused = &api.Refusal{Status: http.StatusBadRequest, Message: "no operator " + src.Fresh[0]}
+	case src.Shadow || src.Restart || len(src.Replace) > 0:
+		plan.Does = fmt.Sprintf("does something with shadow %v, restart %v, replace %v", src.Shadow, src.Restart, src.Replace)
+	}
+	return plan, nil
 }
 
 // ApplyJob implements web.Backend. The files "wrong" and "wait" are refused and never done.
