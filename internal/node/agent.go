@@ -182,6 +182,8 @@ func (a *Agent) run(ctx context.Context) error {
 	if err := errors.Join(a.loadPeers(), a.startLocalJobs()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	before, _ := a.peers.get(a.name)
+	a.tellLabels(before.Labels)
 	close(a.ready)
 	a.background(a.keepAlive)
 	a.background(a.runSessions)

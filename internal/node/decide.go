@@ -178,6 +178,12 @@ func (a *Agent) fits(ctx context.Context, was, is *job.Physical, src api.JobSour
 	is.Refresh(names)
 	if rest := job.Diff(was, is, a.removed); rest != nil {
 		text := fmt.Sprintf("job %s cannot go on from its state: %v", is.Job, rest)
+		for _, name := range was.Agents() {
+			peer, _ := a.peers.get(name)
+			if labels := lacks(src.YAML, was, name, peer.Labels); len(labels) > 0 && !a.removed(name) {
+				text += fmt.Sprintf("\nagent %s runs tasks of the job and was started without the label %s, by which the file selects it", name, strings.Join(labels, ", "))
+			}
+		}
 		for _, name := range names {
 			text += fmt.Sprintf("\noperator %s would lose its variables; that has to be asked for with --fresh %s", name, name)
 		}

@@ -64,16 +64,17 @@ type noticeBoard struct {
 	texts []string
 }
 
-// add puts a notice up, once.
-func (n *noticeBoard) add(text string) {
+// add puts a notice up, once, and says whether it was not there.
+func (n *noticeBoard) add(text string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, t := range n.texts {
 		if t == text {
-			return
+			return false
 		}
 	}
 	n.texts = append(n.texts, text)
+	return true
 }
 
 func (n *noticeBoard) list() []string {

@@ -167,6 +167,9 @@ func (a *Agent) checkNamesake(ctx context.Context) error {
 		return nil
 	}
 	same := rec.Instance == a.dir.Identity().Instance
+	if !same {
+		a.tellLabels(rec.Labels)
+	}
 	ctx, cancel := context.WithTimeout(ctx, nobodyTries)
 	defer cancel()
 	reply, err := a.conn.Call(ctx, "status/"+a.name, nil)
