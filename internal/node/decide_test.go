@@ -73,7 +73,7 @@ or keep them: let the new module export weir_migrate_in, as the old one exports 
 		}
 	}
 	refused("an operator that is not there", api.JobSource{YAML: f.tells("3", ""), Fresh: []string{"tells"}}, "no operator tells")
-	refused("a device that is well", api.JobSource{YAML: f.tells("1", ""), Replace: []string{"a"}}, "leave --replace out")
+	refused("a device that is well", api.JobSource{YAML: f.tells("1", ""), Replace: []string{"a"}}, "runs its tasks")
 	drained := strings.Replace(f.tells("2", ""), "200ms", "300ms", 1)
 	refused("a canary with a drain", api.JobSource{YAML: drained, Trial: &api.Trial{Canary: "1"}}, "must be drained")
 	refused("another id", api.JobSource{YAML: strings.Replace(f.tells("1", ""), "key: ", "id: n, key: ", 1)}, "the remembered ids do not fit")
