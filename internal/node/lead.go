@@ -132,7 +132,7 @@ type led struct {
 	needs   map[string]uint64     // by agent: the number of the first ask that it has heard since it was gone
 	quiet   map[string]abs.AgentQuiet
 	gone    map[string]time.Time // since when an agent does not take part
-	givenUp []string             // as [jobRecord.givenUp], when coord was made
+	givenUp []string             // as [lead.givenUp], when coord was made
 }
 
 func (l *lead) run(ctx context.Context) error {
@@ -269,8 +269,12 @@ func (l *lead) drop(job string) {
 // job returns the coordinator of a job, which begins once all its agents, but those taken out of the fleet, have brought
 // their copies to this control plane: none of them may know a higher epoch.
 func (l *lead) job(ctx context.Context, rec jobRecord) (*led, error) {
-	j, gone, givenUp := l.jobs[rec.Name], map[string]time.Time{}, rec.givenUp()
-	if j != nil && j.rec.Generation == rec.Generation {
+	j, gone := l.jobs[rec.Name], map[string]time.Time{}
+	if j != nil && j.rec.Generation != rec.Generation {
+		j = nil
+	}
+	givenUp := l.givenUp(rec, j)
+	if j != nil {
 		if slices.Equal(j.givenUp, givenUp) {
 			j.rec = rec
 			return j, nil
@@ -384,16 +388,32 @@ func (l *lead) presence(ctx context.Context, j *led) {
 	}
 }
 
-// isGone says whether the coordinator is told of an agent that does not take part. While the job drains for a device that
-// is replaced, it waits for nobody of whom it is told, so of others it is told when their time is over.
+// isGone says whether the coordinator is told of an agent that does not take part. While it gives agents up it waits for
+// nobody of whom it is told, so of others it is told when their time is over.
 func (j *led) isGone(name string) bool {
-	since, known := j.gone[name]
-	if !known {
-		since = time.Now()
-		j.gone[name] = since
+	if _, known := j.gone[name]; !known {
+		j.gone[name] = time.Now()
 	}
+	return len(j.givenUp) == 0 || j.overdue(name)
+}
+
+// overdue says whether an agent has not taken part for longer than the job waits for one.
+func (j *led) overdue(name string) bool {
 	patience := time.Duration(j.rec.Plan.Checkpoint.DetachAfterMS) * time.Millisecond
-	return len(j.givenUp) == 0 || patience > 0 && time.Since(since) >= patience
+	since, known := j.gone[name]
+	return known && patience > 0 && time.Since(since) >= patience
+}
+
+// givenUp are the agents whose devices the job's next generation replaces, once nobody else is awaited. Until then the job
+// waits as it does for any checkpoint: the final one closes all sources when it begins, and would not come about.
+func (l *lead) givenUp(rec jobRecord, j *led) []string {
+	names := rec.givenUp()
+	for _, name := range rec.Plan.Agents() {
+		if !slices.Contains(names, name) && !l.a.peers.takesPart(name, rec.Name) && (j == nil || !j.overdue(name)) {
+			return nil
+		}
+	}
+	return names
 }
 
 // ask is the ask of a number, the first one for 0. It is said if it is new.

@@ -153,7 +153,7 @@ func TestTakeover(t *testing.T) {
 func TestTakeoverOfAGateway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "")
-	s.yaml = strings.Replace(s.yaml, "detach_after: 500ms", "detach_after: 24h", 1)
+	s.yaml = strings.Replace(s.yaml, "detach_after: 500ms", "detach_after: 24h, timeout: 2s", 1)
 	s.begin()
 	s.replicated("lines")
 	s.stop("g1")
@@ -161,6 +161,13 @@ func TestTakeoverOfAGateway(t *testing.T) {
 	s.until("the job drains, and who applies it waits", func() (bool, string) {
 		_, err := s.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: s.yaml}, time.Second)
 		return err != nil && strings.Contains(err.Error(), "nothing was applied"), fmt.Sprint(err)
+	})
+	s.until("no final checkpoint is begun, which would close all sources, while g1 is waited for", func() (bool, string) {
+		j, err := s.client.Job(t.Context(), "lines")
+		if err != nil {
+			return false, err.Error()
+		}
+		return strings.Contains(j.Waits, "g1"), j.State + ": " + j.Waits
 	})
 	s.start("g1")
 	if r := s.recovered("text@g2", "L3"); !strings.Contains(r.Reason, "policy") {
