@@ -28,7 +28,7 @@ func (a *Agent) tellLabels(before map[string]string) {
 		}
 	}
 	for _, label := range slices.Sorted(maps.Keys(jobs)) {
-		text := "started without the label " + label + ", which this agent had; no job here selects by it"
+		text := "started without the label " + label + ", which this agent had: jobs that select by it place nothing here; start the agent with --label " + label + " if they are to"
 		if names := jobs[label]; len(names) > 0 {
 			text = fmt.Sprintf("started without the label %s, by which tasks were placed here: they go on, but to apply again is refused (job %s); start the agent with --label %s",
 				label, strings.Join(names, ", job "), label)

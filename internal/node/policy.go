@@ -70,6 +70,9 @@ func (a *Agent) checkReplaced(ctx context.Context) error {
 	if !a.takesOver() {
 		return nil
 	}
+	if joined, err := a.hasJoined(); joined || err != nil {
+		return err // it was checked then
+	}
 	agents, err := a.directories(ctx)
 	if err != nil {
 		return err
@@ -88,7 +91,7 @@ func (a *Agent) checkReplaced(ctx context.Context) error {
 			return nil
 		}
 	}
-	if a.hearsAll() && len(agents) == 0 {
+	if a.hearsAll() {
 		const unknown = "begun with --replace %s: whether there was such an agent is not known, since this one runs the control plane and its directory is new; if agent job list shows no tasks on it once the others are up, the name is wrong"
 		a.notices.add(fmt.Sprintf(unknown, a.name))
 		a.log.Warn(fmt.Sprintf(unknown, a.name))
@@ -103,13 +106,18 @@ func (a *Agent) checkReplaced(ctx context.Context) error {
 		errNobody, a.name, strings.Join(names, ", "), a.name), a.letGo())
 }
 
-// letGo lets a directory that has joined no fleet under its name be started under another one.
+// hasJoined says whether the directory has been part of a fleet.
+func (a *Agent) hasJoined() (bool, error) {
+	id, has, err := a.copies.Get(copyCluster, "id")
+	return has && string(id) != importedCluster, err
+}
+
+// letGo lets a directory that has joined no fleet be started under another name.
 func (a *Agent) letGo() error {
-	id, joined, err := a.copies.Get(copyCluster, "id")
-	if err != nil || joined && string(id) != importedCluster {
+	if err := a.dir.SetName(""); err != nil {
 		return err
 	}
-	return errors.Join(a.copies.Delete(copyTakeover, a.name), a.dir.SetName(""))
+	return a.copies.Delete(copyTakeover, a.name)
 }
 
 // tookOver ends that, unless there are tasks of another job that have not gone on yet.

@@ -193,6 +193,27 @@ func (s *site) takeOver(name string) {
 	s.start(name)
 }
 
+// TestReplacedAndTakenOut: an agent without tasks that has taken another one's place joins again after it was taken out of the
+// fleet: nobody knows it then, but its directory has been part of the fleet.
+func TestReplacedAndTakenOut(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	spare := s.opts["g2"]
+	spare.Data, spare.Name, spare.HTTP, spare.Labels = t.TempDir(), "spare", "127.0.0.1:0", nil
+	s.opts["spare"] = spare
+	s.start("spare")
+	s.takeOver("spare")
+	s.stop("spare")
+	s.until("it is taken out", func() (bool, string) {
+		err := s.client.RemoveAgent(t.Context(), "spare")
+		return err == nil, fmt.Sprint(err)
+	})
+	again := s.opts["spare"]
+	again.Replace = ""
+	s.opts["spare"] = again
+	s.start("spare")
+}
+
 // TestReplaceOfNobody: an agent that is to take the place of one that nobody knows, or that is up, is refused, and says
 // which there are. Its directory can take another one's place then.
 func TestReplaceOfNobody(t *testing.T) {
