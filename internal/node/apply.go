@@ -119,21 +119,28 @@ func (a *Agent) PlanJob(ctx context.Context, src api.JobSource) (api.Plan, error
 	for _, c := range p.Channels {
 		out.Channels = append(out.Channels, string(c.ID))
 	}
+	if old != nil && old.changing() {
+		out.Does = fmt.Sprintf("waits, for job %s is %s, since %s; what it does is decided when that is over", p.Job, old.State, old.Next.Because)
+	} else if err := a.foresee(ctx, src, p, old, modules, &out); err != nil {
+		return api.Plan{}, err
+	}
+	out.Warnings, out.Text = append([]string{}, p.Warnings...), p.Text()
+	return out, nil
+}
+
+// foresee puts into a plan what applying it comes to, or why it is refused.
+func (a *Agent) foresee(ctx context.Context, src api.JobSource, p *job.Physical, old *jobRecord, modules map[string]string, out *api.Plan) error {
 	d, err := a.decide(ctx, src, p, old, modules, true)
 	var refused *api.Error
 	switch {
 	case errors.As(err, &refused) && refused.Status < http.StatusInternalServerError:
 		out.Refused = &api.Refusal{Status: refused.Status, Message: refused.Message, Hint: refused.Hint}
 	case err != nil:
-		return api.Plan{}, err
+		return err
 	default:
 		out.Does, p.Warnings = d.does, d.out.Warnings
 	}
-	if old != nil && old.changing() {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("job %s is %s, since %s; apply waits for the end of that", p.Job, old.State, old.Next.Because))
-	}
-	out.Warnings, out.Text = append([]string{}, p.Warnings...), p.Text()
-	return out, nil
+	return nil
 }
 
 // removed says of an agent that it was taken out of the fleet.
@@ -194,7 +201,8 @@ func (a *Agent) waitChanged(ctx context.Context, rec jobRecord) error {
 			return nil
 		}
 		if !sleep(ctx, pollEvery) {
-			return fmt.Errorf("job %s is %s, since %s; nothing was applied: %w", rec.Name, now.State, now.Next.Because, ctx.Err())
+			return api.Unavailable("agent job show "+rec.Name+" says whom it waits for; if the device of one of these is lost, too: agent job stop "+rec.Name+", then apply the file with --replace for each lost one",
+				"job %s is %s, since %s; nothing was applied", rec.Name, now.State, now.Next.Because)
 		}
 	}
 }

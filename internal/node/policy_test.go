@@ -162,6 +162,10 @@ func TestTakeoverOfAGateway(t *testing.T) {
 		_, err := s.client.ApplyJob(t.Context(), api.JobSource{File: "job.yaml", YAML: s.yaml}, time.Second)
 		return err != nil && strings.Contains(err.Error(), "nothing was applied"), fmt.Sprint(err)
 	})
+	plan, err := s.client.PlanJob(t.Context(), api.JobSource{File: "job.yaml", YAML: s.yaml})
+	if err != nil || plan.Refused != nil || !strings.Contains(plan.Does, "waits, for job lines is stopping") {
+		t.Errorf("a plan made meanwhile says %q, %+v, %v", plan.Does, plan.Refused, err)
+	}
 	s.until("no final checkpoint is begun, which would close all sources, while g1 is waited for", func() (bool, string) {
 		j, err := s.client.Job(t.Context(), "lines")
 		if err != nil {
