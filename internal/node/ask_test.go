@@ -138,6 +138,20 @@ func TestWhatIsNotKnownIsNotShown(t *testing.T) {
 	}
 }
 
+// TestHeardOfWhoIsGone: of an agent that gives no sign, taken out or silent since this one was started, what is known of its
+// dead letters is told, and whoever learns that takes it for no sign of life.
+func TestHeardOfWhoIsGone(t *testing.T) {
+	var knows, asks peers
+	knows.init()
+	asks.init()
+	knows.letters["g"] = []heardLetters{{"one", 100, map[string]uint64{"j": 3}}}
+	told := knows.heardOf([]string{"g", "nobody"})
+	asks.learn(told)
+	if len(told) != 1 || len(asks.letters["g"]) != 1 || asks.letters["g"][0].Count["j"] != 3 || asks.alive("g") || !asks.heard["g"].at.IsZero() {
+		t.Errorf("told %+v, learned %+v, %+v", told, asks.letters, asks.heard)
+	}
+}
+
 // TestLearn: what others have heard is taken if it is later than what was heard here.
 func TestLearn(t *testing.T) {
 	var p peers

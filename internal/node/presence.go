@@ -141,7 +141,7 @@ func (p *peers) quietSince(name, job string) abs.Epoch {
 
 // heardOf is what an agent has heard of another one.
 type heardOf struct {
-	AgoMS int64 `json:"ago_ms"` // since its last sign of life
+	AgoMS int64 `json:"ago_ms"` // since its last sign of life; below 0: there was none
 	// Before is how far it had come in the log that it had before the one it has, and BeforeAgoMS how long ago that
 	// was heard.
 	Before      logged `json:"before,omitzero"`
@@ -150,21 +150,24 @@ type heardOf struct {
 	Letters []heardLetters `json:"letters,omitempty"`
 }
 
-// heardOf tells of those of the agents that this one has heard.
+// heardOf tells of those of the agents of which this one has heard, itself or from others, also of those that are taken out.
 func (p *peers) heardOf(names []string) map[string]heardOf {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := map[string]heardOf{}
 	for _, name := range names {
-		s, ok := p.heard[name]
-		if !ok {
-			continue
+		s, lived := p.heard[name]
+		before, replaced := p.before[name]
+		h := heardOf{AgoMS: -1, Letters: p.letters[name]}
+		if lived {
+			h.AgoMS = time.Since(s.at).Milliseconds()
 		}
-		h := heardOf{AgoMS: time.Since(s.at).Milliseconds(), Letters: p.letters[name]}
-		if before, ok := p.before[name]; ok {
+		if replaced {
 			h.Before, h.BeforeAgoMS = before, time.Since(before.at).Milliseconds()
 		}
-		out[name] = h
+		if lived || replaced || len(h.Letters) > 0 {
+			out[name] = h
+		}
 	}
 	return out
 }
@@ -176,7 +179,7 @@ func (p *peers) learn(heard map[string]heardOf) {
 	ago := func(ms int64) time.Time { return time.Now().Add(-time.Duration(ms) * time.Millisecond) }
 	for name, h := range heard {
 		s := p.heard[name]
-		if at := ago(h.AgoMS); at.After(s.at) {
+		if at := ago(h.AgoMS); h.AgoMS >= 0 && at.After(s.at) {
 			s.Name, s.at = name, at
 			p.heard[name] = s
 		}
