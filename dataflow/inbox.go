@@ -3,6 +3,7 @@ package dataflow
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/weir-stream/weir/abs"
 	"github.com/weir-stream/weir/dataflow/frame"
@@ -71,7 +72,9 @@ type inChannel struct {
 	owed     uint64      // sequence up to which a purge has failed
 	gap      bool        // the number after those held is not to be had from the stream
 	rewind   bool        // gap, and nothing else is left to do first: the sender must send from next again
-	dropped  bool        // frames were dropped for want of memory: they are still in the stream
+	dropped  bool        // frames were dropped that are still in the stream: for want of memory, or before their turn
+	beyond   abs.Seq     // the last number that came before its turn, in this reading of the stream
+	searched abs.Seq     // tail when the stream was last found not to have it
 	want     int         // items that replay takes next at once: they are held whatever the budget says
 	ended    bool
 	time     inTime
@@ -92,11 +95,12 @@ type heldFrame struct {
 
 func (f heldFrame) last() abs.Seq { return f.first + abs.Seq(f.count) - 1 }
 
-// place says where in the stream the item of a number ends, and how large its frame is.
+// place says which items a frame in the stream has, where it lies, and how large it is.
 type place struct {
-	seq  uint64
-	last abs.Seq
-	size int
+	seq   uint64
+	last  abs.Seq
+	count int32
+	size  int32
 }
 
 func newInbox(gen abs.Generation, chans []InChannel) *inbox {
@@ -113,7 +117,7 @@ func newInbox(gen abs.Generation, chans []InChannel) *inbox {
 func (c *inChannel) seek(next abs.Seq, sum frame.Sum) {
 	c.next, c.sum, c.tail, c.tailSum = next, sum, next, sum
 	c.held, c.bytes = nil, 0
-	c.gap, c.rewind, c.dropped, c.want, c.refilled, c.granted, c.said = false, false, false, 0, 0, 0, 0
+	c.gap, c.rewind, c.dropped, c.beyond, c.searched, c.want, c.refilled, c.granted, c.said = false, false, false, 0, 0, 0, 0, 0, 0
 }
 
 // restart forgets everything held: the stream is read from its beginning.
@@ -141,7 +145,7 @@ func (in *inbox) accept(d Delivery) error {
 		return nil
 	}
 	first, last := abs.Seq(h.First), abs.Seq(h.Last())
-	c.keep(place{d.Seq, last, len(d.Frame)})
+	c.keep(place{d.Seq, last, int32(h.Count), int32(len(d.Frame))})
 	if last < c.tail {
 		in.duplicates++
 		if last+1 == c.tail && h.After != c.tailSum {
@@ -150,6 +154,7 @@ func (in *inbox) accept(d Delivery) error {
 		return nil
 	}
 	if first > c.tail {
+		c.beyond = max(c.beyond, last)
 		in.missing(c)
 		return nil
 	}
@@ -169,11 +174,15 @@ func (in *inbox) missing(c *inChannel) {
 	}
 }
 
-// settle asks the sender for what is missing, once what is held has been taken and the stream, which
+// settle asks the sender for what is missing, once what is held has been taken, or is not enough, and the stream, which
 // may still bring it, has been read through: asked earlier, a sender that no longer has what is held
-// would have to make it again.
+// would have to make it again. What came before its turn is in the stream, which is read again for it.
 func (in *inbox) settle(c *inChannel) {
-	c.rewind = c.gap && !c.dropped && !in.reading && len(c.held) == 0
+	if !c.wanted() && !in.reading && !c.dropped && c.tail <= c.beyond && c.searched != c.tail {
+		c.searched = c.tail
+		c.dropped = slices.ContainsFunc(c.places, func(p place) bool { return p.last-abs.Seq(p.count) < c.tail && c.tail <= p.last })
+	}
+	c.rewind = c.gap && !c.dropped && !in.reading && !c.wanted()
 }
 
 // hold trims what the channel has off the front and holds the rest.
@@ -275,27 +284,27 @@ func (c *inChannel) pop() {
 func (in *inbox) drained() {
 	in.reading = false
 	for _, c := range in.chans {
-		if len(c.held) == 0 && !c.dropped && !c.ended {
+		if !c.wanted() && !c.dropped && !c.ended {
 			c.gap = true
 		}
 		in.settle(c)
 	}
 }
 
-// starved says that frames of the channel were dropped for want of memory and are needed now.
+// starved says that frames of the channel were dropped and are needed now.
 func (c *inChannel) starved() bool { return c.dropped && !c.wanted() }
 
 // keep notes a frame that the stream has.
 func (c *inChannel) keep(p place) {
-	c.places, c.stored = append(c.places, p), c.stored+p.size
-	c.box.stored += p.size
+	c.places, c.stored = append(c.places, p), c.stored+int(p.size)
+	c.box.stored += int(p.size)
 }
 
 // forget is told that the channel's first n frames are in the stream no more, or are read again.
 func (c *inChannel) forget(n int) {
 	for _, p := range c.places[:n] {
-		c.stored -= p.size
-		c.box.stored -= p.size
+		c.stored -= int(p.size)
+		c.box.stored -= int(p.size)
 	}
 	c.places = c.places[n:]
 }
@@ -303,11 +312,17 @@ func (c *inChannel) forget(n int) {
 // excess is the stream sequence up to which frames of the channel must go although no checkpoint counts that has
 // them, 0 if there is room: for as many frames, and for all bytes of the stream; if there is not, the channels go
 // that have more than an equal share of them. If no frame is held, all that came was consumed or lies behind a gap,
-// and is sent again when the gap is filled.
-func (c *inChannel) excess() uint64 {
+// and is sent again when the gap is filled. A task that replays leaves it until the stream is nearly full: if two tasks
+// of a loop replay, and one must go back once more for the other, it needs again what it has taken meanwhile, and were
+// that purged, the other would have to go back for it, and so on without end.
+func (c *inChannel) excess(replaying bool) uint64 {
 	in := c.box
+	behind, most := in.behind, in.most
+	if replaying {
+		behind, most = behind*7/4, most/4*7
+	}
 	switch {
-	case len(c.places) <= in.behind && (in.stored <= in.most || c.stored <= in.most/len(in.chans)):
+	case len(c.places) <= behind && (in.stored <= most || c.stored <= most/len(in.chans)):
 		return c.purgeable(0)
 	case len(c.held) == 0 && !c.dropped:
 		seq := c.places[len(c.places)-1].seq
@@ -350,7 +365,7 @@ func (c *inChannel) grant() Grant {
 	if c.said != c.next {
 		c.said, c.repeats = c.next, 0
 	} else if c.repeats++; c.repeats >= idleGrants && !c.ended && (c.box.bytes <= heldEnough || c.want > 0) {
-		c.gap = c.gap || len(c.held) == 0 && !c.dropped
+		c.gap = c.gap || !c.wanted() && !c.dropped
 		c.box.settle(c)
 	}
 	return Grant{Channel: c.Index, Incarnation: c.Incarnation, Next: c.next, Sum: c.sum, Window: grantWindow, Rewind: c.rewind}

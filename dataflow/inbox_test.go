@@ -336,6 +336,45 @@ func TestInboxDropsBeyondItsBudgetAndReadsAgain(t *testing.T) {
 
 // TestInboxHoldsWhatReplayTakesAtOnce is about an entry whose items the sender has cut into more
 // frames the second time, while other channels fill the memory.
+// TestInboxReadsAgainWhatCameBeforeItsTurn: a sender that goes back sends first what it had made before, and then what
+// comes before that. The stream has all of it then, and nobody need make it again.
+func TestInboxReadsAgainWhatCameBeforeItsTurn(t *testing.T) {
+	s := newSequence(9)
+	in := inboxOf(s, "a")
+	c := in.chans[0]
+	in.restart()
+	in.drained()
+	give(t, in, s, [2]abs.Seq{5, 6}, [2]abs.Seq{7, 8}, [2]abs.Seq{1, 2}, [2]abs.Seq{3, 4})
+	mustBytes(t, "taken", takeAll(t, in), s.bytes(1, 4))
+	if !c.starved() || c.rewind {
+		t.Fatalf("starved %v, rewind %v: the stream has what comes next", c.starved(), c.rewind)
+	}
+	in.restart()
+	give(t, in, s, [2]abs.Seq{5, 6}, [2]abs.Seq{7, 8})
+	mustBytes(t, "taken", takeAll(t, in), s.bytes(5, 8))
+	if in.drained(); c.starved() || !c.rewind {
+		t.Fatalf("starved %v, rewind %v: the stream has nothing that comes next", c.starved(), c.rewind)
+	}
+}
+
+// TestInboxAsksForTheRestOfWhatReplayTakes: the sender has cut otherwise this time, and the stream lost the second part.
+func TestInboxAsksForTheRestOfWhatReplayTakes(t *testing.T) {
+	s := newSequence(9)
+	in := inboxOf(s, "a")
+	c := in.chans[0]
+	in.restart()
+	give(t, in, s, [2]abs.Seq{1, 2})
+	in.drained()
+	mustEqual(t, "asked while there is something to take", c.rewind, false)
+	mustEqual(t, "has three", c.has(3), false)
+	in.restart()
+	give(t, in, s, [2]abs.Seq{1, 2})
+	mustEqual(t, "has three", c.has(3), false)
+	in.drained()
+	mustEqual(t, "asked", c.rewind, true)
+	mustEqual(t, "from", c.grant().Next, 1)
+}
+
 func TestInboxHoldsWhatReplayTakesAtOnce(t *testing.T) {
 	s := bigSequence(asideBudget/(60<<10) + 4)
 	in := inboxOf(s, "needed", "aside")

@@ -39,14 +39,14 @@ func TestInboxMakesRoom(t *testing.T) {
 		for _, p := range c.places {
 			in.keep(p)
 		}
-		mustEqual(t, c.name+": purged up to", in.excess(), c.want)
+		mustEqual(t, c.name+": purged up to", in.excess(false), c.want)
 		mustEqual(t, c.name+": places left", len(in.places), c.left)
 		mustEqual(t, c.name+": bytes left", box.stored, 10*c.left)
 	}
 	failed := newInbox(1, make([]InChannel, 1)).chans[0]
 	failed.owed = 99
-	mustEqual(t, "asked for again", failed.excess(), 99)
-	mustEqual(t, "once", failed.excess(), 0)
+	mustEqual(t, "asked for again", failed.excess(false), 99)
+	mustEqual(t, "once", failed.excess(false), 0)
 }
 
 // TestInboxMakesRoomForBytes: a channel may take most of the stream while the others take little. When all together
@@ -63,12 +63,12 @@ func TestInboxMakesRoomForBytes(t *testing.T) {
 	}
 	keep(big, 4)
 	keep(even, 2)
-	mustEqual(t, "room", [3]uint64{big.excess(), even.excess(), small.excess()}, [3]uint64{})
+	mustEqual(t, "room", [3]uint64{big.excess(false), even.excess(false), small.excess(false)}, [3]uint64{})
 	keep(small, 1)
-	mustEqual(t, "no room: within its share", [2]uint64{small.excess(), even.excess()}, [2]uint64{})
-	mustEqual(t, "no room: beyond its share", big.excess(), 3)
+	mustEqual(t, "no room: within its share", [2]uint64{small.excess(false), even.excess(false)}, [2]uint64{})
+	mustEqual(t, "no room: beyond its share", big.excess(false), 3)
 	mustEqual(t, "bytes left", box.stored, 40)
-	mustEqual(t, "room again", big.excess(), 0)
+	mustEqual(t, "room again", big.excess(false), 0)
 	box.restart()
 	mustEqual(t, "nothing is left", [3]int{box.stored, big.stored, len(even.places)}, [3]int{})
 }
@@ -89,4 +89,28 @@ func TestPurgeOfFormerStream(t *testing.T) {
 	}
 	mustEqual(t, "owed", purge(func() {}), 54)
 	mustEqual(t, "owed by another stream", purge(func() { task.inbox.restart() }), 0)
+}
+
+// TestInboxKeepsMoreInReplay: what was taken may be needed again, so that it goes only when the stream is nearly full.
+func TestInboxKeepsMoreInReplay(t *testing.T) {
+	box := newInbox(1, make([]InChannel, 1))
+	box.behind = 4
+	in := box.chans[0]
+	keep := func(n int) {
+		for range n {
+			in.keep(place{seq: uint64(len(in.places)) + 1, last: abs.Seq(len(in.places)) + 1, count: 1, size: 10})
+		}
+		in.next = abs.Seq(len(in.places)) + 1
+	}
+	keep(7)
+	mustEqual(t, "room", in.excess(true), 0)
+	keep(1)
+	mustEqual(t, "no room", in.excess(true), 8)
+	keep(5)
+	mustEqual(t, "live", in.excess(false), 5)
+	box.behind, box.most = 100, 40
+	keep(7)
+	mustEqual(t, "room for bytes", in.excess(true), 0)
+	keep(1)
+	mustEqual(t, "no room for bytes", in.excess(true), 8)
 }

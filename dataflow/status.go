@@ -307,7 +307,7 @@ func (t *Task) relieve() {
 		return
 	}
 	for _, c := range t.inbox.chans {
-		seq, reading := c.excess(), t.inbox.restarts
+		seq, reading := c.excess(t.replaying), t.inbox.restarts
 		if seq == 0 {
 			continue
 		}

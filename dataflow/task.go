@@ -843,6 +843,7 @@ func (t *Task) ordered(pos abs.Position, e orderEntry) (bool, error) {
 		return false, fmt.Errorf("log entry %d takes number %d of channel %d, which the task is not at: log and snapshot are not of one run", pos, e.first, e.channel)
 	}
 	if !c.has(e.count) {
+		t.inbox.settle(c)
 		t.reread(c)
 		if err := t.refill(c); err != nil || !c.has(e.count) {
 			return false, err

@@ -61,6 +61,10 @@ var mutants = []mutant{
 
 	// What to restore.
 	{
+		name: "a task that replays makes room like others", file: "dataflow/inbox.go", topo: "itself", args: "-sim.profile=relieved -sim.faults=upgrade,kill,power-all,term,save,tail -sim.first=150",
+		old: "	if replaying {\n		behind", new: "	if false {\n		behind",
+	},
+	{
 		name: "a rewind begins at the newest part", file: "abs/restore.go", topo: "merge", args: "-sim.profile=busy -sim.faults=empty,tail",
 		old: "		if p.Cut.Sent[ch] >= n {", new: "		if p.Cut.Sent[ch] >= n && false {",
 	},
