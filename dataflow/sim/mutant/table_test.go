@@ -61,8 +61,12 @@ var mutants = []mutant{
 
 	// What to restore.
 	{
-		name: "a task that replays makes room like others", file: "dataflow/inbox.go", topo: "itself", args: "-sim.profile=relieved -sim.faults=upgrade,kill,power-all,term,save,tail -sim.first=150",
+		name: "a task that replays makes room like others", file: "dataflow/inbox.go", topo: "itself", args: "-sim.profile=relieved -sim.faults=upgrade,kill,power-all,term,save,tail -sim.first=300",
 		old: "	if replaying {\n		behind", new: "	if false {\n		behind",
+	},
+	{
+		name: "what came before its turn is not read again", file: "dataflow/inbox.go", topo: "itself", args: "-sim.profile=relieved -sim.faults=upgrade,kill,power-all,term,save,tail -sim.first=300",
+		old: "!in.reading && !c.dropped && c.tail <= c.beyond", new: "false && c.tail <= c.beyond",
 	},
 	{
 		name: "a rewind begins at the newest part", file: "abs/restore.go", topo: "merge", args: "-sim.profile=busy -sim.faults=empty,tail",
