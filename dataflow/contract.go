@@ -280,7 +280,7 @@ type SinkEvents interface {
 // Sink hands records over to the outside, in order of their numbers.
 type Sink interface {
 	// Offer takes items from the front without blocking and returns how many it took. A sink
-	// bounds what it holds.
+	// bounds what it holds. The slice is the caller's again afterwards; what the items refer to is not changed.
 	Offer(items []SinkItem) int
 	// Run delivers until ctx ends. Items that were taken and not handed over are then forgotten:
 	// the task offers them again.

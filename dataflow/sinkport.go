@@ -9,6 +9,8 @@ import (
 const (
 	sinkItems = 1024
 	sinkBytes = 1 << 20
+	// offerItems are offered to a sink at once.
+	offerItems = 32
 )
 
 // sinkPort numbers what goes to a sink, keeps it until it is handed over, and holds back what was
@@ -22,6 +24,7 @@ type sinkPort struct {
 	next  abs.Seq
 	sum   frame.Sum
 	items []portItem // not known to be handed over, in order
+	batch []SinkItem // reused
 	bytes int
 
 	taken     abs.Seq // by the sink
@@ -107,23 +110,34 @@ func (p *sinkPort) full() bool { return len(p.items) >= sinkItems || p.bytes >= 
 func (p *sinkPort) offer(synced, counted abs.Position) {
 	p.resume.reach(synced)
 	limit := p.limit(synced, counted)
-	var batch []SinkItem
+	for p.offerBatch(limit) {
+	}
+}
+
+// offerBatch offers the next few items, and says whether the sink has room for more: one that is full, perhaps for
+// hours, is asked after every step.
+func (p *sinkPort) offerBatch(limit abs.Position) bool {
+	p.batch = p.batch[:0]
 	for _, it := range p.items[p.untaken():] {
-		if it.cause > limit || p.resume.sink != nil && it.number > p.resume.sent {
+		if it.cause > limit || p.resume.sink != nil && it.number > p.resume.sent || len(p.batch) == offerItems {
 			break
 		}
 		rec, _, err := frame.Next(it.record)
 		if err != nil {
 			panic("a record that a task has made is malformed: " + err.Error())
 		}
-		batch = append(batch, SinkItem{it.number, p.channel, rec, p.resume.pastOf(it.number)})
+		p.batch = append(p.batch, SinkItem{it.number, p.channel, rec, p.resume.pastOf(it.number)})
 	}
-	if len(batch) == 0 {
-		return
+	if len(p.batch) == 0 {
+		return false
 	}
-	if n := p.sink.Offer(batch); n > 0 {
-		p.taken = batch[n-1].Number
+	n := p.sink.Offer(p.batch)
+	if n > 0 {
+		p.taken = p.batch[n-1].Number
 	}
+	more := n == offerItems
+	clear(p.batch)
+	return more
 }
 
 // untaken is the index of the first item that the sink has not taken. Numbers are without gaps.
