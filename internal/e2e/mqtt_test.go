@@ -68,7 +68,7 @@ const chaosOut = `  out: {mqtt: {broker: "tcp://PROXY", topic: out/two, payload:
 func TestMQTTChaos(t *testing.T) {
 	c := chaosOf()
 	s := emptySite(t)
-	s.startBroker("max_inflight_messages 100", "max_inflight_messages 20")
+	s.startBroker("max_inflight_messages 500", "max_inflight_messages 20")
 	proxy := newProxy(t, s.broker)
 	s.fleet = fleet.New(agentBinary(), s.dir)
 	var err error

@@ -25,7 +25,7 @@ checkpoint: {interval: 5s}
 sources:
   in: {mqtt: {broker: "tcp://BROKER", topics: [in/x], qos: 1}}
 sinks:
-  out: {mqtt: {broker: "tcp://PROXY", topic: out/QOS, payload: "{number} {value}", qos: QOS, in_flight: 90}, from: in}
+  out: {mqtt: {broker: "tcp://PROXY", topic: out/QOS, payload: "{number} {value}", qos: QOS, in_flight: 450}, from: in}
 `
 
 // How much an outage may cost, and how fast it must be over.
