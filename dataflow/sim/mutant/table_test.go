@@ -96,7 +96,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a jump is processed over", file: "dataflow/inbox.go", topo: "merge", args: "-sim.profile=busy",
-		old: "	if first > c.tail {\n		in.missing(c)\n		return nil\n	}", new: "	if first > c.tail {\n		c.tail, c.tailSum = first, h.Before\n		if len(c.held) == 0 {\n			c.next, c.sum = first, h.Before\n		}\n	}",
+		old: "	if first > c.tail {\n		c.beyond = max(c.beyond, last)\n		in.missing(c)\n		return nil\n	}", new: "	if first > c.tail {\n		c.tail, c.tailSum = first, h.Before\n		if len(c.held) == 0 {\n			c.next, c.sum = first, h.Before\n		}\n	}",
 	},
 	{
 		name: "a zombie of an older generation is heard", file: "dataflow/inbox.go", test: "TestSuccessorSeeds", topo: "merge",
