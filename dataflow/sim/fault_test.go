@@ -316,9 +316,13 @@ func (c *chaos) acknowledgeTwice() bool {
 	return true
 }
 
-// cutGateway cuts an agent off that can be detached.
+// cutGateway cuts a gateway off for longer than an epoch may take. It is not one that coordinates: another would take the
+// lease over then, which the fault "term" stands for.
 func (c *chaos) cutGateway() bool {
 	a := c.anyAgent()
+	if l := c.w.leading(); l != nil && l.host == a {
+		return false
+	}
 	return c.w.topo.plan(c.w.gen).Gateway(a.name) && c.cutAgent(a, 20*time.Second)
 }
 
