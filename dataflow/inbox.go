@@ -21,6 +21,14 @@ const behindLimit = 1 << 15
 // storedLimit bounds the same of all channels of a task together, in bytes: half of what a stream has to take.
 const storedLimit = 128 << 20
 
+// inReplay is how much of either a task that replays leaves in the stream: seven eighths of what that takes. The rest
+// is for what comes while a purge is under way.
+func inReplay(limit int) int { return limit / 4 * 7 }
+
+// standTicks is for how long a replay may stand before its task makes as much room as others: ten seconds, far longer
+// than a sender takes to go back.
+const standTicks = 100
+
 // idleGrants is how often a grant is repeated without anything having come before the sender is asked
 // for what it may believe to be in the stream: about three seconds, longer than frames are under way.
 const idleGrants = 6
@@ -174,8 +182,8 @@ func (in *inbox) missing(c *inChannel) {
 	}
 }
 
-// settle asks the sender for what is missing, once what is held has been taken, or is not enough, and the stream, which
-// may still bring it, has been read through: asked earlier, a sender that no longer has what is held
+// settle asks the sender for what is missing, once the task cannot go on with what is held, and the stream, which may
+// still bring it, has been read through: asked earlier, a sender that no longer has what is held
 // would have to make it again. What came before its turn is in the stream, which is read again for it.
 func (in *inbox) settle(c *inChannel) {
 	if !c.wanted() && !in.reading && !c.dropped && c.tail <= c.beyond && c.searched != c.tail {
@@ -311,20 +319,20 @@ func (c *inChannel) forget(n int) {
 
 // excess is the stream sequence up to which frames of the channel must go although no checkpoint counts that has
 // them, 0 if there is room: for as many frames, and for all bytes of the stream; if there is not, the channels go
-// that have more than an equal share of them. If no frame is held, all that came was consumed or lies behind a gap,
-// and is sent again when the gap is filled. A task that replays leaves it until the stream is nearly full: if two tasks
-// of a loop replay, and one must go back once more for the other, it needs again what it has taken meanwhile, and were
-// that purged, the other would have to go back for it, and so on without end.
-func (c *inChannel) excess(replaying bool) uint64 {
+// that have more than an equal share of them. If what the task takes next is not held, all that came was consumed, is
+// held, or lies behind a gap, and is sent again when the gap is filled. A task that replays is sparing: if two tasks of a
+// loop replay, and one must go back once more for the other, it needs again what it has taken meanwhile, and were that
+// purged, the other would have to go back for it, and so on without end.
+func (c *inChannel) excess(sparing bool) uint64 {
 	in := c.box
 	behind, most := in.behind, in.most
-	if replaying {
-		behind, most = behind*7/4, most/4*7
+	if sparing {
+		behind, most = inReplay(behind), inReplay(most)
 	}
 	switch {
 	case len(c.places) <= behind && (in.stored <= most || c.stored <= most/len(in.chans)):
 		return c.purgeable(0)
-	case len(c.held) == 0 && !c.dropped:
+	case !c.wanted() && !c.dropped:
 		seq := c.places[len(c.places)-1].seq
 		c.forget(len(c.places))
 		c.owed = 0

@@ -334,8 +334,6 @@ func TestInboxDropsBeyondItsBudgetAndReadsAgain(t *testing.T) {
 	}
 }
 
-// TestInboxHoldsWhatReplayTakesAtOnce is about an entry whose items the sender has cut into more
-// frames the second time, while other channels fill the memory.
 // TestInboxReadsAgainWhatCameBeforeItsTurn: a sender that goes back sends first what it had made before, and then what
 // comes before that. The stream has all of it then, and nobody need make it again.
 func TestInboxReadsAgainWhatCameBeforeItsTurn(t *testing.T) {
@@ -375,6 +373,8 @@ func TestInboxAsksForTheRestOfWhatReplayTakes(t *testing.T) {
 	mustEqual(t, "from", c.grant().Next, 1)
 }
 
+// TestInboxHoldsWhatReplayTakesAtOnce is about an entry whose items the sender has cut into more
+// frames the second time, while other channels fill the memory.
 func TestInboxHoldsWhatReplayTakesAtOnce(t *testing.T) {
 	s := bigSequence(asideBudget/(60<<10) + 4)
 	in := inboxOf(s, "needed", "aside")

@@ -236,6 +236,43 @@ func TestLoopHeadRefillsItselfWhileItServes(t *testing.T) {
 	}
 }
 
+// TestTaskReadsAgainWhileOtherChannelsAreBusy: what a channel lacks is in the stream, and another one always brings
+// something to take.
+func TestTaskReadsAgainWhileOtherChannelsAreBusy(t *testing.T) {
+	h := newLoopHead(t, nil, nil)
+	h.must(h.task.Deliver(Delivery{Drained: true}))
+	deliver := func(channel int, s sequence, first, last abs.Seq) {
+		t.Helper()
+		h.must(h.task.Deliver(Delivery{Channel: channel, Seq: uint64(first), Frame: s.frame(first, last)}))
+	}
+	deliver(0, h.forward, 5, 8)
+	deliver(0, h.forward, 1, 4)
+	deliver(1, h.back, 1, 1)
+	before, busy := h.in.rereads, abs.Seq(1)
+	ticks := func() {
+		t.Helper()
+		for range grantTicks {
+			busy++
+			deliver(1, h.back, busy, busy)
+			if stepped, err := h.task.Step(t.Context()); !stepped || err != nil {
+				t.Fatal(stepped, err)
+			}
+			h.task.Tick()
+		}
+	}
+	ticks()
+	mustEqual(t, "next of the channel", h.task.inbox.byIndex[0].next, 5)
+	mustEqual(t, "read again", h.in.rereads, before+1)
+	ticks()
+	mustEqual(t, "read again while it is being read", h.in.rereads, before+1)
+	h.must(h.task.Deliver(Delivery{Reset: true}))
+	deliver(0, h.forward, 5, 8)
+	deliver(0, h.forward, 1, 4)
+	h.must(h.task.Deliver(Delivery{Drained: true}))
+	h.work()
+	mustEqual(t, "next of the channel", h.task.inbox.byIndex[0].next, 9)
+}
+
 func TestAbortedLoopLogBelongsToNoCheckpoint(t *testing.T) {
 	h := newLoopHead(t, []int{3, 6}, []int{6})
 	h.bring(1, 1, 1)

@@ -21,21 +21,23 @@ func TestInboxMakesRoom(t *testing.T) {
 		next    abs.Seq
 		held    int // frames
 		dropped bool
+		needs   int // items that replay takes at once
 		want    uint64
 		left    int
 	}{
-		{"room", at(1, 2, 3), 4, 0, false, 0, 3},
-		{"all consumed", at(1, 2, 3, 4), 5, 0, false, 104, 0},
-		{"some held", at(1, 2, 3, 4), 3, 2, false, 102, 2},
-		{"the first is held", at(1, 2, 3, 4), 1, 4, false, 0, 4},
-		{"a gap", at(1, 6, 7, 8), 2, 0, false, 108, 0},
-		{"a gap behind what is held", at(1, 2, 7, 8), 2, 1, false, 101, 3},
-		{"dropped for want of memory", at(1, 2, 3, 4), 3, 0, true, 102, 2},
+		{"room", at(1, 2, 3), 4, 0, false, 0, 0, 3},
+		{"all consumed", at(1, 2, 3, 4), 5, 0, false, 0, 104, 0},
+		{"some held", at(1, 2, 3, 4), 3, 2, false, 0, 102, 2},
+		{"the first is held", at(1, 2, 3, 4), 1, 4, false, 0, 0, 4},
+		{"a gap", at(1, 6, 7, 8), 2, 0, false, 0, 108, 0},
+		{"a gap behind what is held", at(1, 2, 7, 8), 2, 1, false, 0, 101, 3},
+		{"a gap within what replay takes", at(1, 2, 7, 8), 2, 1, false, 2, 108, 0},
+		{"dropped for want of memory", at(1, 2, 3, 4), 3, 0, true, 0, 102, 2},
 	} {
 		box := newInbox(1, make([]InChannel, 1))
 		box.behind = 3
 		in := box.chans[0]
-		in.next, in.held, in.dropped = c.next, make([]heldFrame, c.held), c.dropped
+		in.next, in.tail, in.held, in.dropped, in.want = c.next, c.next+abs.Seq(c.held), make([]heldFrame, c.held), c.dropped, c.needs
 		for _, p := range c.places {
 			in.keep(p)
 		}
@@ -59,7 +61,7 @@ func TestInboxMakesRoomForBytes(t *testing.T) {
 		for n := abs.Seq(len(c.places)) + 1; n <= upto; n++ {
 			c.keep(place{seq: 100*uint64(c.Index) + uint64(n), last: n, size: 10})
 		}
-		c.next, c.held = upto, make([]heldFrame, 1) // the last one is held
+		c.next, c.tail, c.held = upto, upto+1, make([]heldFrame, 1) // the last one is held
 	}
 	keep(big, 4)
 	keep(even, 2)
@@ -113,4 +115,28 @@ func TestInboxKeepsMoreInReplay(t *testing.T) {
 	mustEqual(t, "room for bytes", in.excess(true), 0)
 	keep(1)
 	mustEqual(t, "no room for bytes", in.excess(true), 8)
+}
+
+// TestTaskRelievesAReplayThatStands: the server may have less room than the stream may take, and then nothing comes any
+// more until some is made.
+func TestTaskRelievesAReplayThatStands(t *testing.T) {
+	box := newInbox(1, make([]InChannel, 1))
+	box.behind = 4
+	in := box.chans[0]
+	for n := range abs.Seq(6) {
+		in.keep(place{seq: uint64(n) + 1, last: n + 1, count: 1, size: 10})
+	}
+	in.next, in.tail = 7, 7
+	var purged uint64
+	task := &Task{inbox: box, replaying: true, pos: 9, env: Env{Relieve: func(_ int, seq uint64, _ func(error)) { purged = seq }}}
+	for task.tick = 1; task.tick <= standTicks; task.tick++ {
+		task.relieve()
+		mustEqual(t, "purged while it may move", purged, 0)
+	}
+	task.pos++ // it has moved
+	task.relieve()
+	mustEqual(t, "purged when it has moved", purged, 0)
+	task.tick += standTicks
+	task.relieve()
+	mustEqual(t, "purged when it stands", purged, 6)
 }

@@ -301,13 +301,18 @@ func (t *Task) Truncated(upto abs.Position, sent map[abs.ChannelID]abs.Seq) {
 	})
 }
 
-// relieve makes room in the input stream.
+// relieve makes room in the input stream. A task that replays makes as little as it can, unless its replay stands: the
+// server may have less room than the stream may take.
 func (t *Task) relieve() {
 	if t.env.Relieve == nil {
 		return
 	}
+	if t.pos != t.movedPos {
+		t.movedPos, t.movedTick = t.pos, t.tick
+	}
+	sparing := t.replaying && t.tick < t.movedTick+standTicks
 	for _, c := range t.inbox.chans {
-		seq, reading := c.excess(t.replaying), t.inbox.restarts
+		seq, reading := c.excess(sparing), t.inbox.restarts
 		if seq == 0 {
 			continue
 		}

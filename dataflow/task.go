@@ -158,6 +158,8 @@ type Task struct {
 	replayEnd abs.Position
 	replaying bool
 	pos       abs.Position // last entry applied
+	movedPos  abs.Position // pos when it was last seen to move, and the tick
+	movedTick uint64
 	stamp     int64
 	epoch     abs.Epoch
 	final     bool
@@ -482,6 +484,9 @@ func (t *Task) Tick() {
 		}
 	}
 	t.unstick()
+	if t.follow == nil && !t.inbox.reading && t.tick%grantTicks == 0 { // also if other channels always have something
+		t.rereadOpen()
+	}
 	for _, o := range t.outs {
 		o.watch()
 	}
@@ -860,11 +865,7 @@ func (t *Task) stepLive() (bool, error) {
 	t.inbox.shut = t.crowded()
 	c := t.inbox.pick(t.aligner.Blocked)
 	if c == nil {
-		for _, c := range t.inbox.chans {
-			if !t.aligner.Blocked(c.ID) {
-				t.reread(c)
-			}
-		}
+		t.rereadOpen()
 		return false, nil
 	}
 	e := orderEntry{max(t.stamp, t.env.Clock()), c.Index, c.next, c.held[0].count}
@@ -913,14 +914,23 @@ func ignoreFull(err error) error {
 	return err
 }
 
-// reread reads the stream again if frames of the channel were dropped for want of memory.
+// rereadOpen reads the stream again if that brings what a channel lacks that is not blocked.
+func (t *Task) rereadOpen() {
+	for _, c := range t.inbox.chans {
+		if !t.aligner.Blocked(c.ID) {
+			t.reread(c)
+		}
+	}
+}
+
+// reread reads the stream again if it has frames of the channel that were dropped and are needed now.
 func (t *Task) reread(c *inChannel) {
 	if !c.starved() {
 		return
 	}
 	for _, c := range t.inbox.chans {
 		c.forget(len(c.places))
-		c.dropped = false
+		c.dropped, c.beyond = false, 0
 	}
 	t.inbox.reading = true
 	t.env.Input.Reread()

@@ -37,7 +37,7 @@ const (
 )
 
 // streamBytes bounds a task's input stream, in bytes of memory: what is consumed stays in it until a
-// checkpoint counts, or half of that is full. At the limit senders wait.
+// checkpoint counts, or half of that is full, more while the task replays. At the limit senders wait.
 const streamBytes = 256 << 20
 
 // channelBytes is what a channel within the process may hold in any case, in bytes: more than three of the largest

@@ -62,7 +62,7 @@ var mutants = []mutant{
 	// What to restore.
 	{
 		name: "a task that replays makes room like others", file: "dataflow/inbox.go", topo: "itself", args: "-sim.profile=relieved -sim.faults=upgrade,kill,power-all,term,save,tail -sim.first=300",
-		old: "	if replaying {\n		behind", new: "	if false {\n		behind",
+		old: "	if sparing {\n		behind", new: "	if false {\n		behind",
 	},
 	{
 		name: "what came before its turn is not read again", file: "dataflow/inbox.go", topo: "itself", args: "-sim.profile=relieved -sim.faults=upgrade,kill,power-all,term,save,tail -sim.first=300",
