@@ -7,7 +7,7 @@ import (
 
 // Bounds of what a sink has not confirmed; at either the task takes no step.
 const (
-	sinkItems = 1024
+	sinkItems = 1024 // dataflow/job allows no more of them in flight
 	sinkBytes = 1 << 20
 	// offerItems are offered to a sink at once.
 	offerItems = 32

@@ -16,11 +16,13 @@ import (
 type shelf struct {
 	room   int
 	offers int
+	most   int // items in one offer
 	items  []SinkItem
 }
 
 func (s *shelf) Offer(items []SinkItem) int {
 	s.offers++
+	s.most = max(s.most, len(items))
 	n := min(s.room, len(items))
 	s.room -= n
 	s.items = append(s.items, items[:n]...)
@@ -421,4 +423,22 @@ func TestResumingSinkRollsBack(t *testing.T) {
 			mustEqual(t, "past", p.resume.pastOf(n), want)
 		}
 	}
+}
+
+// TestSinkPortOffersAFullSinkLittle: it is asked after every step, for as long as its broker is away.
+func TestSinkPortOffersAFullSinkLittle(t *testing.T) {
+	s := newSequence(10 * offerItems)
+	sink := &shelf{}
+	p := portOf(sink)
+	mustAdd(t, p, s, 10*offerItems)
+	p.offer(10*offerItems, 0)
+	mustEqual(t, "items offered", sink.most, offerItems)
+	mustEqual(t, "times", sink.offers, 1)
+	sink.room = unlimited
+	p.offer(10*offerItems, 0)
+	mustEqual(t, "taken", len(sink.items), 10*offerItems)
+	mustEqual(t, "last", sink.items[10*offerItems-1].Number, 10*offerItems)
+	sink.offers = 0
+	p.offer(10*offerItems, 0)
+	mustEqual(t, "offered again", sink.offers, 0)
 }

@@ -621,8 +621,9 @@ func (r *reader) mqttSink(f field, entry *object) *MQTTSink {
 	return m
 }
 
-// maxInFlight is far below the number of packet identifiers, 65,535.
-const maxInFlight = 16384
+// maxInFlight is how many records a task keeps for a sink that have not left, and far below the number of packet
+// identifiers, 65,535.
+const maxInFlight = 1024
 
 // logSink takes nothing or an empty mapping.
 func (r *reader) logSink(f field, entry *object) *LogSink {

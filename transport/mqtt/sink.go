@@ -19,8 +19,8 @@ type SinkConfig struct {
 	Topic, Payload string
 	QoS            byte
 	Retain         bool
-	// MaxItems and MaxBytes bound the items that the sink holds, under way included; 256 and 1 MiB
-	// if zero. One item always fits.
+	// MaxItems and MaxBytes bound the items that the sink holds, under way included; 256, or InFlight if that is more,
+	// and 1 MiB if zero. One item always fits.
 	MaxItems, MaxBytes int
 	// InFlight bounds the items published and not confirmed. At QoS 2 it must not be above what the
 	// broker allows: mosquitto ends the connection, and some brokers lose messages, beyond it (for
@@ -121,7 +121,7 @@ func NewSink(cfg SinkConfig, deps SinkDeps) (*Sink, error) {
 // complete fills in defaults and reports what is wrong.
 func (c *SinkConfig) complete() error {
 	if c.MaxItems == 0 {
-		c.MaxItems = defaultItems
+		c.MaxItems = max(defaultItems, c.InFlight)
 	}
 	if c.MaxBytes == 0 {
 		c.MaxBytes = defaultBytes

@@ -74,6 +74,17 @@ func TestSinkHandsOverInOrder(t *testing.T) {
 	}
 }
 
+// TestSinkHoldsWhatMayBeInFlight: fewer would bound what is in flight without a word.
+func TestSinkHoldsWhatMayBeInFlight(t *testing.T) {
+	for inFlight, holds := range map[int]int{0: 256, 20: 256, 450: 450} {
+		s := newTestSink(t, SinkConfig{Broker: Broker{URL: "tcp://127.0.0.1:1", ClientID: "c"}, QoS: 2, InFlight: inFlight}, SinkDeps{})
+		s.window.Open()
+		if n := s.Offer(make([]dataflow.SinkItem, 1000)); n != holds {
+			t.Errorf("with %d in flight it takes %d items, not %d", inFlight, n, holds)
+		}
+	}
+}
+
 func TestSinkPublishesAgainInOrder(t *testing.T) {
 	d := newDouble(t)
 	s := newTestSink(t, SinkConfig{Broker: d.broker("c"), QoS: 1}, SinkDeps{})
