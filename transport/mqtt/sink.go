@@ -121,7 +121,7 @@ func NewSink(cfg SinkConfig, deps SinkDeps) (*Sink, error) {
 // complete fills in defaults and reports what is wrong.
 func (c *SinkConfig) complete() error {
 	if c.MaxItems == 0 {
-		c.MaxItems = max(defaultItems, c.InFlight)
+		c.MaxItems = max(defaultItems, min(c.InFlight, maxItems))
 	}
 	if c.MaxBytes == 0 {
 		c.MaxBytes = defaultBytes
