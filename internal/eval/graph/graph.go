@@ -80,7 +80,7 @@ func (j Job) YAML() string {
 		from = fmt.Sprintf("turn%d", i)
 	}
 	if j.Broker != "" {
-		fmt.Fprintf(&b, "sinks:\n  out: {mqtt: {broker: %q, topic: out, payload: \"{channel} {number} {value}\", qos: 1, in_flight: 4096}, from: %s}\n", j.Broker, Last)
+		fmt.Fprintf(&b, "sinks:\n  out: {mqtt: {broker: %q, topic: out, payload: \"{channel} {number} {value}\", qos: 1, in_flight: 1024}, from: %s}\n", j.Broker, Last)
 	}
 	return b.String()
 }
