@@ -88,8 +88,8 @@ type outFrame struct {
 	first    abs.Seq
 	last     abs.Seq
 	before   frame.Sum
-	cause    abs.Position // nothing leaves before the log is synced to here
-	entry    abs.Position // likewise; of a frame that comes from the spool
+	cause    abs.Position // nothing leaves before the log is synced to here: what the first item comes from
+	entry    abs.Position // nor to here: what the last comes from, or where the spool has it
 	sentTick uint64
 	inFlight int  // publishes not yet done
 	gone     bool // out of the window
@@ -106,7 +106,7 @@ func (o *outlet) add(record []byte, cause abs.Position) {
 	if o.build == nil {
 		o.build = o.pool.get()
 	}
-	if o.edge() {
+	if o.buildCount > 0 && o.spool.edge(o.next+abs.Seq(o.buildCount)) {
 		o.cut(frame.Data, cause)
 		o.build = o.pool.get()
 	}
@@ -155,25 +155,56 @@ func (o *outlet) mark(m frame.Mark, cause abs.Position) {
 
 func (o *outlet) cut(kind frame.Kind, cause abs.Position) {
 	payload := o.build[frame.HeaderSize:]
-	h := frame.Header{
-		Kind: kind, Generation: uint32(o.gen), Incarnation: o.Incarnation, Count: uint32(o.buildCount),
-		First: uint64(o.next), Epoch: uint64(o.epoch), Watermark: frame.NoWatermark,
-		Before: o.sum, After: o.sum.Add(payload),
-	}
+	count := o.buildCount
+	f := &outFrame{kind: kind, first: o.next, last: o.next + abs.Seq(count) - 1, before: o.sum, cause: cause}
+	h := o.header(f, o.sum.Add(payload))
 	frame.PutHeader(o.build, h, len(payload))
-	f := &outFrame{buf: o.pool.fit(o.build), kind: kind, first: o.next, last: abs.Seq(h.Last()), before: o.sum, cause: cause}
+	f.buf = o.pool.fit(o.build)
 	o.build, o.buildCount = nil, 0
 	o.next, o.sum = f.last+1, h.After
 	if kind == frame.Data {
-		o.made += uint64(h.Count)
+		o.made += uint64(count)
 	}
 	if f.last < o.have {
-		o.heldBack += uint64(h.Count)
+		o.heldBack += uint64(count)
 		o.acked = max(o.acked, f.last)
 		o.release(f)
 		return
 	}
 	o.keep(f, h.After)
+}
+
+// join adds the items of a frame to the one before it, if that waits behind another and nothing of it has ever
+// been sent: so steps that are taken while the log is synced or credit is awaited leave in few frames. To the
+// first that waits nothing is added, else its cause would move on with each step, and it with that.
+func (o *outlet) join(f *outFrame, after frame.Sum) bool {
+	n := len(o.window) - 1
+	if n <= o.sent {
+		return false
+	}
+	to, payload := o.window[n], f.buf[frame.HeaderSize:]
+	switch {
+	case to.kind != frame.Data, f.kind != frame.Data, f.first != to.last+1, o.spool.edge(f.first):
+		return false
+	case to.first <= max(o.highest, o.free): // its items have, or may have, been sent in other frames
+		return false
+	case len(to.buf)+len(payload) > frame.HeaderSize+o.bounds.Join:
+		return false
+	}
+	to.buf = o.pool.grow(to.buf, len(payload))
+	to.buf = append(to.buf, payload...)
+	to.last, to.entry = f.last, f.cause
+	frame.PutHeader(to.buf, o.header(to, after), len(to.buf)-frame.HeaderSize)
+	o.unsent += len(payload)
+	o.release(f)
+	return true
+}
+
+func (o *outlet) header(f *outFrame, after frame.Sum) frame.Header {
+	return frame.Header{
+		Kind: f.kind, Generation: uint32(o.gen), Incarnation: o.Incarnation, Count: uint32(f.last - f.first + 1),
+		First: uint64(f.first), Epoch: uint64(o.epoch), Watermark: frame.NoWatermark, Before: f.before, After: after,
+	}
 }
 
 // differs compares the running checksum with the receiver's where it can: at the current number or

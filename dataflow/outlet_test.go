@@ -12,6 +12,7 @@ import (
 func outletOf(s sequence) *outlet {
 	o := newOutlet(s.gen, OutChannel{Channel: Channel{ID: "x>y", Index: 4}, To: "y", Incarnation: s.inc}, &framePool{})
 	o.reserved, o.reserving = 1<<40, 1<<40
+	o.bounds.Join = 1 // a frame for each step
 	return o
 }
 
@@ -206,6 +207,83 @@ func TestOutletOutputRule(t *testing.T) {
 	}
 }
 
+// joining is an outlet of which steps make one frame where they may.
+func joining(s sequence) *outlet {
+	o := outletOf(s)
+	o.bounds.Join = frame.TargetSize
+	return o
+}
+
+func TestOutletJoinsWhatWaits(t *testing.T) {
+	s := newSequence(12, 9)
+	o := joining(s)
+	s.steps(o, 12)
+	s.granted(t, o, 1, grantWindow)
+	if frames, _ := sendAll(o, 0, 0); len(frames) > 0 {
+		t.Fatal("left before the log was synced")
+	}
+	frames, _ := sendAll(o, 7, 0)
+	mustFirsts(t, "once the first step is synced, and not all of those that follow", frames, 1)
+	mustEqual(t, "earliest cause that has not left", o.window[1].cause, 2)
+	frames, _ = sendAll(o, 11, 0)
+	mustFirsts(t, "once they are", frames, 2, 9)
+	h, payload, err := frame.Decode(frames[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustEqual(t, "last", abs.Seq(h.Last()), 8)
+	mustBytes(t, "payload", payload, s.bytes(2, 8))
+	mustEqual(t, "before", h.Before, s.sum(2))
+	mustEqual(t, "after", h.After, s.sum(9))
+	mustEqual(t, "epoch", h.Epoch, 0)
+	mustEqual(t, "bytes that wait", o.unsent, len(s.frame(10, 12)))
+	frames, _ = sendAll(o, 12, 0)
+	mustFirsts(t, "behind the barrier", frames, 10)
+	mustEqual(t, "bytes under way", o.under, len(s.frame(1, 1))+len(s.frame(2, 8))+len(s.frame(9, 9))+len(s.frame(10, 12)))
+	mustEqual(t, "bytes that wait", o.unsent, 0)
+}
+
+func TestOutletJoinsNothingThatMayHaveLeft(t *testing.T) {
+	const n = 6
+	cases := []struct {
+		name string
+		do   func(s sequence, o *outlet)
+		want []abs.Seq
+	}{
+		{"to the one that goes next", func(s sequence, o *outlet) { s.steps(o, 1); sendAll(o, allSynced, 0) }, []abs.Seq{2, 3}},
+		{"to what was sent and is to be sent again", func(s sequence, o *outlet) {
+			s.steps(o, 3)
+			_, sent := sendAll(o, allSynced, 0)
+			o.done(sent[0], errors.New("full"), 0)
+		}, []abs.Seq{1, 2, 4}},
+		{"to what was made before a restart", func(_ sequence, o *outlet) { o.free = 4 }, []abs.Seq{1, 2, 3, 4, 5}},
+		{"over the end of what is in the spool", func(_ sequence, o *outlet) { o.spool.first, o.spool.last, o.spool.cursor = 20, 3, 4 }, []abs.Seq{1, 2, 4}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSequence(n)
+			o := joining(s)
+			s.granted(t, o, 1, grantWindow)
+			c.do(s, o)
+			s.steps(o, n)
+			frames, _ := sendAll(o, allSynced, retryTicks)
+			mustFirsts(t, "frames", frames, c.want...)
+		})
+	}
+}
+
+func TestOutletJoinsUpToTheTarget(t *testing.T) {
+	s := newSequence(8)
+	for i := range s.items {
+		s.items[i].bytes = numbered(i+1, frame.TargetSize/3+100)
+	}
+	o := joining(s)
+	s.steps(o, 8)
+	s.granted(t, o, 1, 1<<20)
+	frames, _ := sendAll(o, allSynced, 0)
+	mustFirsts(t, "frames", frames, 1, 2, 4, 6, 8)
+}
+
 func TestOutletCreditByBytesAndFrames(t *testing.T) {
 	large := newSequence(12)
 	for i := range large.items {
@@ -273,6 +351,7 @@ func TestOutletNumbersMadeBeforeNeedNoCredit(t *testing.T) {
 func TestOutletReservation(t *testing.T) {
 	s := newSequence(4)
 	o := newOutlet(s.gen, OutChannel{Channel: Channel{ID: "x>y"}, Incarnation: s.inc}, &framePool{})
+	o.bounds.Join = 1
 	s.steps(o, 4)
 	s.granted(t, o, 1, grantWindow)
 	if o.sendable(allSynced, 0) != nil {

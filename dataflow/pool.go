@@ -51,6 +51,16 @@ func (p *framePool) fit(b []byte) []byte {
 	return small
 }
 
+// grow returns the frame with room for so many bytes more, in the buffer that it is in or in a full one.
+func (p *framePool) grow(b []byte, more int) []byte {
+	if len(b)+more <= cap(b) {
+		return b
+	}
+	full := append(p.get()[:0], b...)
+	p.put(b)
+	return full
+}
+
 // put gives a buffer back. One that has grown for large records is not kept.
 func (p *framePool) put(b []byte) {
 	if cap(b) > 2*frame.TargetSize || p.bytes+cap(b) > poolBytes {

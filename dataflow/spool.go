@@ -233,11 +233,8 @@ func (o *outlet) waiting() (n uint64) {
 	return n
 }
 
-// edge says whether the next item must begin a frame: so none spans the ends of what the spool holds.
-func (o *outlet) edge() bool {
-	n := o.next + abs.Seq(o.buildCount)
-	return o.buildCount > 0 && o.spool.last != 0 && (n == o.spool.first || n == o.spool.last+1)
-}
+// edge says whether an item must begin a frame: so none spans the ends of what the spool holds.
+func (s *spool) edge(n abs.Seq) bool { return s.last != 0 && (n == s.first || n == s.last+1) }
 
 // keep puts a frame where it belongs: into the window, or behind what is in the spool.
 func (o *outlet) keep(f *outFrame, after frame.Sum) {
@@ -253,7 +250,7 @@ func (o *outlet) keep(f *outFrame, after frame.Sum) {
 	case f.first > s.last && o.spooling():
 		o.tail = append(o.tail, f)
 		o.tailBytes += len(f.buf)
-	default:
+	case !o.join(f, after):
 		o.window = append(o.window, f)
 		o.unsent += len(f.buf)
 	}

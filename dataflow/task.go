@@ -77,6 +77,7 @@ type Env struct {
 type Bounds struct {
 	Frames int // may always be under way on a channel, whatever its credit
 	Unsent int // bytes computed for a channel that are not handed over: beyond it the task takes no step
+	Join   int // bytes of items to which frames that wait become one
 	Aside  int // bytes taken from the input stream and not processed
 	Behind int // frames of a channel that stay in the input stream behind what was consumed
 	Stored int // bytes of all channels that do
@@ -85,7 +86,7 @@ type Bounds struct {
 }
 
 func (b Bounds) orDefault() Bounds {
-	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit), cmp.Or(b.Stored, storedLimit), cmp.Or(b.Alone, aloneBytes), cmp.Or(b.AloneTicks, aloneTicks)}
+	return Bounds{cmp.Or(b.Frames, minFrames), cmp.Or(b.Unsent, unsentLimit), cmp.Or(b.Join, frame.TargetSize), cmp.Or(b.Aside, asideBudget), cmp.Or(b.Behind, behindLimit), cmp.Or(b.Stored, storedLimit), cmp.Or(b.Alone, aloneBytes), cmp.Or(b.AloneTicks, aloneTicks)}
 }
 
 // Observer is told what becomes of a task, on the task's goroutine; the calls return at once.
