@@ -91,6 +91,14 @@ var mutants = []mutant{
 		old: "	case f.cause > synced, f.entry > synced, f.last > o.reserved:", new: "	case f.entry > synced, f.last > o.reserved:",
 	},
 	{
+		name: "frames that become one leave when the first is synced", file: "dataflow/outlet.go", topo: "side",
+		old: "to.last, to.entry = f.last, f.cause", new: "to.last = f.last",
+	},
+	{
+		name: "a frame that was sent takes up another", file: "dataflow/outlet.go", topo: "side",
+		old: "	case to.first <= max(o.highest, o.free): ", new: "	case false: ",
+	},
+	{
 		name: "repeats take credit", file: "dataflow/outlet.go", topo: "diamond", args: "-sim.profile=narrow -sim.faults=power-all,site",
 		old: "f.kind == frame.Data && f.last > o.free && ", new: "f.kind == frame.Data && ",
 	},
