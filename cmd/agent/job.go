@@ -511,6 +511,13 @@ func (c deadLetterShowCmd) Run(ctx context.Context, p *program) error {
 		return fmt.Errorf("dead letters of job %s: %w", c.Job, err)
 	}
 	p.warnOf(found.Unanswered, "listed")
+	if n := len(found.Letters); uint64(n) < found.Kept {
+		way := "--limit shows more"
+		if n < c.Limit {
+			way = "an agent sends those that fit 512 KiB"
+		}
+		fmt.Fprintf(p.stderr, "warning: the newest %d of %d dead letters: %s\n", n, found.Kept, way)
+	}
 	if c.JSON {
 		return p.printJSON(found)
 	}

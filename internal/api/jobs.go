@@ -315,7 +315,9 @@ func (r Recovery) ForReceivers() bool { return r.Level == "rewind" || r.Level ==
 
 // DeadLetters are those of a job, as far as its agents have told of them.
 type DeadLetters struct {
-	Letters    []DeadLetter `json:"letters"` // oldest first
+	Letters []DeadLetter `json:"letters"` // oldest first
+	// Kept is how many there are with the agents that have answered, in Letters or not.
+	Kept       uint64       `json:"kept"`
 	Unanswered []Unanswered `json:"unanswered"`
 }
 

@@ -172,7 +172,7 @@ func (a *Agent) answerStatus(request []byte) []byte {
 		limit, job, _ := strings.Cut(rest, "/")
 		n, err := strconv.Atoi(limit)
 		if err != nil {
-			return mustJSON([]api.DeadLetter{})
+			return nil
 		}
 		return mustJSON(a.dead.newest(job, n))
 	}

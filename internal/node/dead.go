@@ -235,9 +235,15 @@ func (d *deadLetters) notices() []string {
 // shownBytes is how much is shown of a key or value that is too large to be shown whole.
 const shownBytes = 4 << 10
 
-// newest returns the newest letters of a job, oldest first: at most limit, and what fits an answer to
+// someLetters is what an agent answers when it is asked for those of a job.
+type someLetters struct {
+	Letters []api.DeadLetter `json:"letters"` // oldest first
+	Kept    uint64           `json:"kept"`    // with those that are not in Letters
+}
+
+// newest returns the newest letters of a job: at most limit, and what fits an answer to
 // another agent. A letter that does not fit whole is cut; Bytes tells the value's size.
-func (d *deadLetters) newest(jobName string, limit int) []api.DeadLetter {
+func (d *deadLetters) newest(jobName string, limit int) someLetters {
 	const answerBytes = 512 << 10
 	all := d.list(jobName)
 	from, size := len(all), 0
@@ -254,7 +260,7 @@ func (d *deadLetters) newest(jobName string, limit int) []api.DeadLetter {
 		from--
 		all[from] = l
 	}
-	return all[from:]
+	return someLetters{all[from:], uint64(len(all))}
 }
 
 // list returns a job's letters, oldest first.
@@ -290,13 +296,16 @@ func (a *Agent) DeadLetters(ctx context.Context, name string, limit int) (out ap
 	}
 	all := []api.DeadLetter{}
 	out.Unanswered = a.askLetters(ctx, name, a.letterAgents(h.record()), fmt.Appendf(nil, "dead/%d/%s", limit, name), func(agent string, reply []byte) error {
-		var list []api.DeadLetter
-		err := json.Unmarshal(reply, &list)
-		for _, l := range list {
+		var some someLetters
+		if err := json.Unmarshal(reply, &some); err != nil {
+			return err
+		}
+		for _, l := range some.Letters {
 			l.Agent = agent
 			all = append(all, l)
 		}
-		return err
+		out.Kept += some.Kept
+		return nil
 	})
 	sort.SliceStable(all, func(i, j int) bool { return all[i].At.Before(all[j].At) })
 	out.Letters = all[max(0, len(all)-limit):]

@@ -42,8 +42,8 @@ func TestDamagedLetters(t *testing.T) {
 	if n := d.count(task); n != 5 {
 		t.Errorf("%d letters are counted", n)
 	}
-	list := d.newest("j", 10)
-	if len(list) != 5 || len(d.newest("other", 10)) != 0 || list[4].Reason != "why" {
+	list := d.newest("j", 10).Letters
+	if len(list) != 5 || len(d.newest("other", 10).Letters) != 0 || list[4].Reason != "why" {
 		t.Fatalf("listed: %+v", list)
 	}
 	for i, l := range list[:4] {
@@ -74,10 +74,10 @@ func TestDamagedLetters(t *testing.T) {
 	if err := d.Put("jj/in@g1", "1-0", frame.Record{}, "why"); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.forget("j"); err != nil || len(d.newest("j", 10)) != 0 || len(d.notices()) != 0 || d.count(task) != 0 {
-		t.Errorf("after the job is deleted: %+v, %q, %v", d.newest("j", 10), d.notices(), err)
+	if err := d.forget("j"); err != nil || len(d.newest("j", 10).Letters) != 0 || len(d.notices()) != 0 || d.count(task) != 0 {
+		t.Errorf("after the job is deleted: %+v, %q, %v", d.newest("j", 10).Letters, d.notices(), err)
 	}
-	if len(d.newest("jj", 10)) != 1 || d.count("jj/in@g1") != 1 {
+	if len(d.newest("jj", 10).Letters) != 1 || d.count("jj/in@g1") != 1 {
 		t.Error("another job's letter is gone")
 	}
 }
@@ -108,7 +108,7 @@ func TestDeadLettersListed(t *testing.T) {
 	}
 	put("oversized", frame.Record{Key: bytes.Repeat([]byte("k"), 100_000), Headers: topic, Value: make([]byte, 1<<20)})
 
-	got := d.newest("j", 100)
+	got := d.newest("j", 100).Letters
 	var sizes []int
 	for _, l := range got {
 		sizes = append(sizes, l.Bytes)
@@ -127,7 +127,13 @@ func TestDeadLettersListed(t *testing.T) {
 	if n := len(mustJSON(got)); n > 600<<10 {
 		t.Errorf("the answer has %d bytes", n)
 	}
-	if last := d.newest("j", 1); len(last) != 1 || last[0].Reason != got[4].Reason {
+	if last := d.newest("j", 1); len(last.Letters) != 1 || last.Letters[0].Reason != got[4].Reason || last.Kept != 5 {
 		t.Errorf("the newest one: %v", last)
+	}
+	for i := range 5 {
+		put(fmt.Sprint("more", i), frame.Record{Headers: topic, Value: []byte("v")})
+	}
+	if some := d.newest("j", 100); len(some.Letters) >= 10 || len(some.Letters) < 5 || some.Kept != 10 {
+		t.Errorf("%d letters with topics of 60 KB fit the answer, %d are kept", len(some.Letters), some.Kept)
 	}
 }

@@ -235,9 +235,9 @@ func (b *Backend) DeleteJob(_ context.Context, name string, force bool) error {
 	return nil
 }
 
-// DeadLetters implements web.Backend: the record's time is the limit.
+// DeadLetters implements web.Backend: the record's time is the limit, and of two letters one is shown.
 func (b *Backend) DeadLetters(_ context.Context, name string, limit int) (api.DeadLetters, error) {
-	return api.DeadLetters{Unanswered: away, Letters: []api.DeadLetter{{
+	return api.DeadLetters{Unanswered: away, Kept: 2, Letters: []api.DeadLetter{{
 		ID: "smooth@g1/7-12-0", Replayed: at, Job: name, Task: "smooth@g1", Agent: "g1", At: at, Reason: "too large\x1b[2J", TimeMS: int64(limit),
 		Key: api.Bytes("k"), Bytes: 9000, Value: api.Bytes{0xff, 0},
 	}}}, nil
