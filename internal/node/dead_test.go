@@ -36,6 +36,9 @@ func TestDamagedLetters(t *testing.T) {
 	if said := fmt.Sprint(d.notices()); !strings.Contains(said, "4 cannot be read") {
 		t.Errorf("notices: %s", said)
 	}
+	if l := diagnoseLetters(copies); l.State != DiagnosedDamaged || l.Detail != "4 of 4 cannot be read: j/total/0/1-0, j/total/0/2-0, j/total/0/3-0, …" {
+		t.Errorf("doctor: %+v", l)
+	}
 	if err := d.Put(task, "5-0", frame.Record{Key: []byte("k"), Value: []byte("v")}, "why"); err != nil {
 		t.Fatal(err)
 	}
@@ -76,6 +79,9 @@ func TestDamagedLetters(t *testing.T) {
 	}
 	if err := d.forget("j"); err != nil || len(d.newest("j", 10).Letters) != 0 || len(d.notices()) != 0 || d.count(task) != 0 {
 		t.Errorf("after the job is deleted: %+v, %q, %v", d.newest("j", 10).Letters, d.notices(), err)
+	}
+	if l := diagnoseLetters(copies); l.State != DiagnosedFine || l.Detail != "1, all of which can be read" {
+		t.Errorf("doctor: %+v", l)
 	}
 	if len(d.newest("jj", 10).Letters) != 1 || d.count("jj/in@g1") != 1 {
 		t.Error("another job's letter is gone")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/weir-stream/weir/abs"
@@ -93,6 +94,9 @@ func Diagnose(dir string) (_ *Diagnosis, err error) {
 	}
 	if in.Copies != nil {
 		d.diagnoseJobs(in)
+		if letters := diagnoseLetters(in.Copies); letters.State != "" {
+			d.Items = append(d.Items, letters)
+		}
 	}
 	return d, nil
 }
@@ -179,6 +183,34 @@ func (d *Diagnosis) diagnoseJobs(in *storage.Inspection) {
 	if err != nil {
 		d.Items = append(d.Items, DiagnosedItem{Name: "jobs", Path: in.Path, State: DiagnosedDamaged, Detail: err.Error(), Advice: advice["local copies"]})
 	}
+}
+
+// diagnoseLetters looks whether the dead letters can be read. Without any it returns nothing.
+func diagnoseLetters(copies *storage.Copies) (out DiagnosedItem) {
+	kept, damaged := 0, []string{}
+	err := copies.List(copyDead, func(id string, value []byte) error {
+		kept++
+		out.Bytes += int64(len(value))
+		if r, _ := readLetter(id, value); r.damaged {
+			damaged = append(damaged, id)
+		}
+		return nil
+	})
+	switch out.Name = "dead letters"; {
+	case err != nil:
+		out.State, out.Detail, out.Advice = DiagnosedDamaged, err.Error(), advice["local copies"]
+	case kept == 0:
+		return DiagnosedItem{}
+	case len(damaged) > 0:
+		out.State, out.Detail = DiagnosedDamaged, fmt.Sprintf("%d of %d cannot be read: %s", len(damaged), kept, strings.Join(damaged[:min(3, len(damaged))], ", "))
+		if len(damaged) > 3 {
+			out.Detail += ", …"
+		}
+		out.Advice = "they keep nothing from running, and cannot be replayed: agent job deadletters shows what is kept of them"
+	default:
+		out.State, out.Detail = DiagnosedFine, fmt.Sprintf("%d, all of which can be read", kept)
+	}
+	return out
 }
 
 func diagnoseTask(in *storage.Inspection, rec jobRecord, id abs.TaskID, source bool) DiagnosedTask {
