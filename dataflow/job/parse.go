@@ -170,6 +170,7 @@ func (r *reader) source(name string, e field) Source {
 	s.Key = KeyRule{Kind: KeyTopic}
 	if f, ok := o.get("key"); ok {
 		s.Key = r.keyRule(f, o, KeyTopic)
+		r.segmentsOf(s, f)
 	}
 	s.ID, s.IDWindow = r.id(o)
 	s.Time, s.EventTime = r.time(o)
@@ -232,6 +233,24 @@ func (r *reader) keyRule(f field, o *object, words ...KeyKind) KeyRule {
 	}
 	c, _, _ := r.filled(sub, "const")
 	return KeyRule{Kind: KeyConst, Const: c}
+}
+
+// segmentsOf refuses a key of which the messages of some topic have no such segment: each would become a dead letter.
+func (r *reader) segmentsOf(s Source, key field) {
+	if s.Key.Kind != KeySegment || s.MQTT == nil {
+		return
+	}
+	for _, filter := range s.MQTT.Topics {
+		levels := strings.Split(filter, "/")
+		if levels[0] == "$share" && len(levels) > 2 {
+			levels = levels[2:]
+		}
+		if strings.ContainsAny(filter, "#{") || s.Key.Segment < len(levels) { // a label may have several levels
+			continue
+		}
+		r.fail(nodePos(key.node), "segments are counted from 0",
+			"key of source %s is segment %d, and the last one of topic %q is %d", s.Name, s.Key.Segment, filter, len(levels)-1)
+	}
 }
 
 func joinKinds(words []KeyKind) string {

@@ -274,7 +274,7 @@ type Sink struct {
 	Held uint64 `json:"held"`
 	// InFlight is how many items were published on the connection there is and are not confirmed.
 	InFlight uint64 `json:"in_flight"`
-	// Repeated is how many items were published again after a lost connection or a restart.
+	// Repeated is how many items were published again after a lost connection, since the task was last started.
 	Repeated uint64 `json:"repeated"`
 	// Refused is how many items could not be published and became dead letters.
 	Refused uint64 `json:"refused"`

@@ -94,7 +94,7 @@ var sinkColumns = []column[sinkOf]{
 	{"weir_sink_handed_total", "Records that the sink has handed over, dead letters included.", api.Counter, func(s sinkOf) float64 { return float64(s.Handed) }},
 	{"weir_sink_held_records", "Records that the task keeps since the sink has not handed them over.", api.Gauge, func(s sinkOf) float64 { return float64(s.Held) }},
 	{"weir_sink_in_flight_records", "Records published and not confirmed.", api.Gauge, func(s sinkOf) float64 { return float64(s.InFlight) }},
-	{"weir_sink_repeated_total", "Records published again after a lost connection or a restart.", api.Counter, func(s sinkOf) float64 { return float64(s.Repeated) }},
+	{"weir_sink_repeated_total", "Records published again after a lost connection.", api.Counter, func(s sinkOf) float64 { return float64(s.Repeated) }},
 	{"weir_sink_refused_total", "Records that could not be published and became dead letters.", api.Counter, func(s sinkOf) float64 { return float64(s.Refused) }},
 	{"weir_sink_uncertain_total", "Records under way when the broker had lost the session: they may have arrived twice, or not.", api.Counter, func(s sinkOf) float64 { return float64(s.Uncertain) }},
 	{"weir_sink_early_total", "Records of a sink that commits with checkpoints, handed over before theirs.", api.Counter, func(s sinkOf) float64 { return float64(s.Early) }},

@@ -41,6 +41,7 @@ type flight struct {
 	item      dataflow.SinkItem
 	stage     stage
 	once      bool        // it was published before, in any session, or may have been
+	mine      bool        // it was published before by this sink
 	doubted   bool        // counted as uncertain
 	writtenAt uint64      // QoS 0: it is written when the session has written so many bytes
 	kept      atomic.Bool // dead letters: safe
@@ -198,10 +199,10 @@ func (p *publisher) send(f *flight) {
 		return appendPublish(dst, cfg.QoS, cfg.Retain, dup, packetID(f.item), p.topic, p.body)
 	})
 	p.sink.published.Add(1)
-	if f.once {
+	if f.mine {
 		p.sink.repeated.Add(1)
 	}
-	f.stage, f.once = stageSent, true
+	f.stage, f.once, f.mine = stageSent, true, true
 }
 
 // expand fills in topic and body. An error says why the item cannot be published.

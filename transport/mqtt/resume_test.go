@@ -114,6 +114,25 @@ func (o *once) uncertain(want uint64) {
 	}
 }
 
+// What the log says an earlier life may have sent is mostly new: how far it may send is logged ahead.
+func TestOnceCountsNoRepeatsOfAnEarlierLife(t *testing.T) {
+	o := newOnce(t)
+	o.sent = 2
+	o.live(2)
+	p := o.d.open(true)
+	p.expect("PUBLISH 1 DUP out/k 1", "PUBLISH 2 DUP out/k 2")
+	if st := o.sink.Status(); st.Published != 2 || st.Repeated != 0 {
+		t.Errorf("after a restart: %+v", st)
+	}
+	p.cut()
+	p = o.d.open(true)
+	p.expect("PUBLISH 1 DUP out/k 1", "PUBLISH 2 DUP out/k 2")
+	if st := o.sink.Status(); st.Published != 4 || st.Repeated != 2 {
+		t.Errorf("after a cut: %+v", st)
+	}
+	p.end(o.run)
+}
+
 func TestOnceWithoutFaults(t *testing.T) {
 	o := newOnce(t)
 	o.live(0)

@@ -66,9 +66,11 @@ type SinkStatus struct {
 	Link  LinkStatus
 	State SinkState
 
-	Taken      uint64 // items taken from the task
-	Published  uint64 // PUBLISH packets written, repeats included
-	Repeated   uint64 // of those, items published again after a lost connection
+	Taken     uint64 // items taken from the task
+	Published uint64 // PUBLISH packets written, repeats included
+	// Repeated counts those of items that this sink had published before, on a connection that was lost. What an
+	// earlier life of a sink of QoS 2 may have sent is not known so well, and the broker recognises it.
+	Repeated   uint64
 	Handed     uint64 // items handed over, dead letters included
 	DeadLetter uint64 // items that cannot be published
 	// Uncertain is, at QoS 2, how many items were under way when the broker had lost the session, so
