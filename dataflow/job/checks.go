@@ -10,7 +10,8 @@ import (
 // client is one MQTT client of a plan.
 type client struct {
 	what, agent, broker, id string
-	topics                  []string
+	topics                  []string // of a source
+	publishes               string   // template of a sink's topic
 }
 
 // checkBrokers looks at all MQTT clients together: those that have no broker, those that would throw
@@ -42,6 +43,7 @@ func (p *planner) checkBrokers() {
 	}
 	p.warnShared(clients)
 	p.warnForgetful(clients)
+	p.warnFeeds(clients)
 	for _, c := range clients {
 		source := [2]string{c.what, c.broker}
 		p.warnOverlap(bySource[source])
@@ -64,6 +66,46 @@ func (p *planner) warnShared(clients []client) {
 				c.what, c.broker, owner, c.topics[shared])
 		}
 	}
+}
+
+// warnFeeds says which sinks publish what a source of the job takes in again: on purpose or not, it may have no end.
+func (p *planner) warnFeeds(clients []client) {
+	warned := map[[2]string]bool{}
+	for _, sink := range clients {
+		for _, source := range clients {
+			at := slices.IndexFunc(source.topics, func(filter string) bool {
+				return feeds(sink.publishes, filter) && (!strings.HasPrefix(sink.publishes, "{topic}") || p.g.leads(source.what, sink.what))
+			})
+			if sink.publishes == "" || sink.broker != source.broker || at < 0 || warned[[2]string{sink.what, source.what}] {
+				continue
+			}
+			warned[[2]string{sink.what, source.what}] = true
+			p.warn("%s publishes on %s, which %s takes in again (%s)", sink.what, sink.publishes, source.what, source.topics[at])
+		}
+	}
+}
+
+// feeds says whether all topics that a template gives match a filter, as far as it shows: a placeholder stands for one
+// level that is not known, and {topic} for a topic that matches the filter.
+func feeds(publishes, filter string) bool {
+	x, y := strings.Split(publishes, "/"), strings.Split(filter, "/")
+	if y[0] == "$share" && len(y) > 2 {
+		y = y[2:]
+	}
+	if x[0] == "{topic}" {
+		return len(x) == 1 || y[len(y)-1] == "#"
+	}
+	for i := range x {
+		switch {
+		case i == len(y):
+			return false
+		case y[i] == "#":
+			return true
+		case y[i] != "+" && (y[i] != x[i] || strings.ContainsAny(x[i], "{}")):
+			return false
+		}
+	}
+	return len(x) == len(y) || len(x)+1 == len(y) && y[len(x)] == "#"
 }
 
 // warnForgetful says which sources and sinks ask for QoS 2 of a broker that cannot give it: an agent's listener forgets
@@ -128,11 +170,11 @@ func (p *planner) clients() []client {
 	for _, t := range p.plan.Tasks {
 		if t.Source != nil && t.Source.MQTT != nil {
 			m := t.Source.MQTT
-			clients = append(clients, client{"source " + t.Source.Name, t.Agent, p.broker(m.Broker, t.Agent), m.ClientID, m.Topics})
+			clients = append(clients, client{"source " + t.Source.Name, t.Agent, p.broker(m.Broker, t.Agent), m.ClientID, m.Topics, ""})
 		}
 		for _, s := range t.Sinks {
 			if s.MQTT != nil {
-				clients = append(clients, client{"sink " + s.Name, t.Agent, p.broker(s.MQTT.Broker, t.Agent), s.MQTT.ClientID, nil})
+				clients = append(clients, client{"sink " + s.Name, t.Agent, p.broker(s.MQTT.Broker, t.Agent), s.MQTT.ClientID, nil, s.MQTT.Topic})
 			}
 		}
 	}

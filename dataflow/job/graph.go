@@ -376,11 +376,28 @@ func (l Labels) String() string {
 	return strings.Join(pairs, ",")
 }
 
+// leads says whether records of a node may come to another one. Nodes are named with their kinds.
+func (g *Graph) leads(from, to string) bool {
+	seen := map[int]bool{}
+	var visit func(n int) bool
+	visit = func(n int) bool {
+		if seen[n] {
+			return false
+		}
+		seen[n] = true
+		return g.Nodes[n].String() == to || slices.ContainsFunc(g.Edges, func(e Edge) bool { return e.From == n && visit(e.To) })
+	}
+	at := slices.IndexFunc(g.Nodes, func(n Node) bool { return n.String() == from })
+	return at >= 0 && visit(at)
+}
+
+func (n Node) String() string { return fmt.Sprintf("%s %s", n.Kind, n.Name) }
+
 func (g *Graph) warnUnused() {
 	for n, node := range g.Nodes {
 		if node.Kind == SinkNode || slices.ContainsFunc(g.Edges, func(e Edge) bool { return e.From == n }) {
 			continue
 		}
-		g.Warnings = append(g.Warnings, fmt.Sprintf("%s %s: nothing takes its records, they are dropped", node.Kind, node.Name))
+		g.Warnings = append(g.Warnings, node.String()+": nothing takes its records, they are dropped")
 	}
 }
